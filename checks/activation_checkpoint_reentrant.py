@@ -13,6 +13,9 @@ To fix it, set ``use_reentrant=False`` under DDP, or switch off ``find_unused_pa
 FSDP, apply checkpointing inside the wrapped module, or set ``use_reentrant=True``.
 """
 
+# Above 150 lines: DDP and FSDP fail with opposite settings; a run, a log and the source each
+# show one of them.
+
 from __future__ import annotations
 
 import re
@@ -21,6 +24,8 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.ddp_options import no_search
 from ddoctor.analysis.framework_words import FrameworkWords
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -127,6 +132,38 @@ def in_a_log(run: TrainingRun) -> Iterator[Finding]:
         return
 
 
+def in_the_source(script: Script) -> Iterator[Finding]:
+    models = [
+        one
+        for one in script.of("torch.nn.parallel.DistributedDataParallel")
+        if one.argument("find_unused_parameters") == "True"
+        and one.argument("static_graph") in (None, "False")
+    ]
+    blocks = [
+        one
+        for one in script.of("torch.utils.checkpoint.checkpoint", ".gradient_checkpointing_enable")
+        if _is_reentrant(one)
+    ]
+    if models and blocks:
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(blocks[0].at)} checkpoints in the re-entrant way, and "
+                f"{shown(models[0].at)} searches for unused parameters: DDP then gets the "
+                "gradients of the block twice"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="set use_reentrant=False",
+                    paste=blocks[0]
+                    .at.text.replace("use_reentrant=True", "use_reentrant=False")
+                    .replace("use_reentrant': True", "use_reentrant': False"),
+                ),
+            ),
+        )
+
+
 _STATIC = Fix.python(
     summary="or set static_graph=True, if every step builds the same graph",
     paste="model = DistributedDataParallel(model, ..., static_graph=True)",
@@ -145,3 +182,9 @@ def _parameter(message: str) -> str:
 def _without(words: FrameworkWords, *, reentrant: bool) -> Iterator[str]:
     plain = f"torch.utils.checkpoint.checkpoint(block, x, use_reentrant={reentrant})"
     yield words.written("reentrant", reentrant, plain)
+
+
+def _is_reentrant(call: SourceCall) -> bool:
+    given = call.argument("gradient_checkpointing_kwargs", 0) or ""
+    named = re.search(r"""use_reentrant['"]?\s?[:=]\s?True""", given)
+    return call.argument("use_reentrant") == "True" or named is not None

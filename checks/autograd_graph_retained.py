@@ -15,9 +15,11 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings, snapshot_failures
 from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.snapshot_failures import SnapshotFailures, grown
 from ddoctor.analysis.trend import FEWEST_STEPS, trend
 from ddoctor.evidence.memory_snapshot import DeviceMemory, MemorySnapshots
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -38,6 +40,21 @@ MOST_NAMED = 2
 OF_OUTPUTS = 2
 # Share of the allocated memory: less may be a window of the last values.
 NOTABLE = 0.1
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    for one in script.kept_losses[:1]:
+        adds = "+=" in one.text
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one)} stores the loss of every step with its autograd graph, in a "
+                "variable from before the training loop"
+            ),
+            fixes=(_ADD_DETACHED if adds else _STORE_DETACHED,),
+        )
+
 
 _NOT_ITEM = "do not use .item() instead: the host then waits for the GPU in every step"
 

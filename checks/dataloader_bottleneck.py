@@ -42,9 +42,11 @@ from ddoctor.analysis.loader_workers import (
     worker_fix,
 )
 from ddoctor.analysis.loop_work import Place
+from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import Straggler, Stragglers, enough, few
 from ddoctor.evidence.loading import LoaderCurve
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import RankUse
@@ -126,6 +128,33 @@ def without_a_loader(
         cost=Cost(value=round(cost, 3), unit="share of step"),
         fixes=(_a_loader(endings.place(lines[0].frame)),),
     )
+
+
+def without_workers(script: Script) -> Iterator[Finding]:
+    trains = any(loop.kind == "training" for loop in script.loops)
+    for loader in script.of(LOADER) if trains else ():
+        if worker_count(loader) == 0 and not evaluates(loader):
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.POSSIBLE,
+                because=(
+                    f"{shown(loader.at)} has no workers, so the training process loads each batch "
+                    "itself while the accelerator waits; enough if the data is in memory"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="load the next batches in worker processes",
+                        paste=with_keywords(
+                            loader,
+                            num_workers="4",
+                            pin_memory="True",
+                            persistent_workers="True",
+                        ),
+                        caution="the CPUs of a host are shared by the workers of all its ranks",
+                    ),
+                ),
+            )
+            return
 
 
 def _by_its_batches(one: Straggler, loop: StepLoop) -> bool:

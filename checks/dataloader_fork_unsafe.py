@@ -21,8 +21,10 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.loader_workers import start_workers_with
+from ddoctor.analysis.script_source import LOADER, shown, worker_count
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -112,6 +114,27 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 "sample = sample.to(device)  # in the training loop, not in the dataset",
             ),
         )
+
+
+def cuda_in_the_dataset(script: Script) -> Iterator[Finding]:
+    """The source of a dataset puts items on the GPU, in workers that are forked."""
+    if script.of("torch.multiprocessing.set_start_method", "multiprocessing.set_start_method"):
+        return
+    for loader in script.of(LOADER):
+        made, count = loader.origin("dataset", 0), worker_count(loader) or 0
+        for one in script.datasets:
+            forks = count > 0 and not {"multiprocessing_context", "**"} & {*loader.keywords}
+            if one.cuda is not None and made == (one.name,) and forks:
+                yield Finding(
+                    severity=Severity.ERROR,
+                    confidence=Confidence.LIKELY,
+                    because=(
+                        f"{shown(one.cuda)} uses CUDA in the {count} workers of "
+                        f"{shown(loader.at)}, which are forked from a process that uses CUDA"
+                    ),
+                    fixes=(_ON_THE_CPU, _FORKSERVER),
+                )
+                return
 
 
 def _loaders(one: RankEnding, loading: Loading | None) -> Sequence[Loader]:

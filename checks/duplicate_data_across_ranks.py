@@ -19,12 +19,23 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ddoctor.analysis.data_overlap import by_name, compare, compare_inputs, confidence, synchronised
+from ddoctor.analysis.script_source import (
+    LOADER,
+    WRAPPERS,
+    evaluates,
+    is_plain,
+    shown,
+    with_keywords,
+)
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
+BEFORE_SAMPLER = 3
+"""Arguments of a DataLoader before its sampler."""
 CONTENTS: tuple[Literal["values", "labels"], ...] = ("values", "labels")
 
 
@@ -157,6 +168,47 @@ def all_of_it_on_every_rank(
             evidence=(_batches(first, len(loaders)),),
             fixes=(_fix(first, run),),
         )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """Nothing in the script gives each rank its own samples."""
+    loaders = script.of(LOADER)
+    trains = any(loop.kind == "training" for loop in script.loops)
+    if not trains or script.splits or not is_plain(script) or any(map(_shares, loaders)):
+        return
+    if any(one.iterable or one.shards for one in script.datasets):
+        return
+    wrapped = script.of(*WRAPPERS)[0]
+    for loader in [one for one in loaders if one.on_all_ranks and not evaluates(one)][:1]:
+        data = loader.argument("dataset", 0) or "dataset"
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE,
+            because=(
+                f"{shown(loader.at)} has no sampler, and no line of the script gives each rank a "
+                f"different part of the data, although {shown(wrapped.at)} trains on all ranks "
+                "together; correct only if each rank reads different files"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="share the samples out by a DistributedSampler",
+                    paste=(
+                        f"sampler = torch.utils.data.DistributedSampler({data})\n"
+                        f"{with_keywords(loader, sampler='sampler', shuffle=None)}\n"
+                        "for epoch in range(epochs):\n"
+                        "    sampler.set_epoch(epoch)"
+                    ),
+                    caution="the sampler shuffles, so the DataLoader must not",
+                ),
+            ),
+        )
+
+
+def _shares(loader: SourceCall) -> bool:
+    """Whether a DataLoader may share its samples out."""
+    return any(name in loader.keywords for name in ("sampler", "batch_sampler", "**")) or (
+        len(loader.arguments) > BEFORE_SAMPLER
+    )
 
 
 def _worth_sharing(loaders: Sequence[Loader]) -> bool:

@@ -10,16 +10,21 @@ To fix it, call ``torch.cuda.set_device(LOCAL_RANK)`` first, and load checkpoint
 ``map_location="cpu"``.
 """
 
+# Above 150 lines: a live run, a failure, memory snapshots, and the source.
+
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom, endings, snapshot_failures
 from ddoctor.analysis.cuda_oom import NOTABLE
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.script_source import is_plain, shown, with_keywords
 from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -102,6 +107,31 @@ def in_a_live_run(live: LiveState, hosts: tuple[Gpus, ...]) -> Iterator[Finding]
             )
 
 
+def in_the_source(script: Script) -> Iterator[Finding]:
+    if not is_plain(script) or not script.of("torch.cuda.set_device", ".cuda", ".to"):
+        return
+    loads = script.of("torch.load")
+    placed = {one.at.function for one in loads if _is_placed(one)}
+    for one in loads:
+        if one.on_all_ranks and one.at.function not in placed and _is_checkpoint(one, script):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.POSSIBLE,
+                because=(
+                    f"every rank runs {shown(one.at)} without map_location: tensors that rank 0 "
+                    "saved from its GPU return to GPU 0, on all ranks; correct only if the file "
+                    "holds tensors of the CPU"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="load the checkpoint into host memory first",
+                        paste=with_keywords(one, map_location="'cpu'"),
+                    ),
+                ),
+            )
+            return
+
+
 _FIXES = (
     Fix.python(
         summary="set the device of each rank before anything else uses CUDA",
@@ -117,3 +147,16 @@ _FIXES = (
         paste="torch.load(path, map_location='cpu', mmap=True)",
     ),
 )
+
+
+def _is_placed(load: SourceCall) -> bool:
+    return load.argument("map_location", 1) is not None or "**" in load.keywords
+
+
+def _is_checkpoint(load: SourceCall, script: Script) -> bool:
+    """Whether a model or an optimizer takes what is loaded."""
+    return bool(load.assigned) and any(
+        one.at.function == load.at.function
+        and any(re.match(rf"{re.escape(load.assigned)}\b", given) for given in one.arguments)
+        for one in script.of(".load_state_dict")
+    )

@@ -11,14 +11,20 @@ the forward pass.
 To fix it, run forward and backward of all but the last micro-step inside ``model.no_sync()``.
 """
 
+# Above 150 lines: a run measures what the source only shows, and frameworks accumulate in their
+# own ways.
+
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from statistics import median
 
 from ddoctor.analysis.ddp_options import accumulate
 from ddoctor.analysis.framework_words import FrameworkWords
+from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -31,6 +37,8 @@ NEARLY_ALL = 0.9
 # Half of the 10 % from which published detectors report a slowdown: these reductions are wasted,
 # and only time that backward does not hide is counted.
 WARNING_SHARE = 0.05
+STEPS = re.compile(r"opt|scaler", re.IGNORECASE)
+"""Objects whose ``step`` changes the parameters."""
 
 
 def while_accumulating(
@@ -73,6 +81,48 @@ def while_accumulating(
         cost=Cost(value=round(saved, 4), unit="share of step"),
         fixes=tuple(_fixes(passes, saved, words)),
     )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    wrapped = script.of("torch.nn.parallel.DistributedDataParallel")
+    if len(wrapped) != 1 or not is_plain(script) or script.holds_back:
+        return
+    steps = [one for one in script.of(".step") if "training" in one.within and STEPS.search(one.on)]
+    passes = [one for one in script.of(".backward") if "training" in one.within]
+    # One optimizer and one loss: with several, each needs the gradients of its own pass.
+    if len(steps) != 1 or len(passes) != 1 or passes[0].step not in ((), ("loop",)):
+        return
+    (step,), (back,) = steps, passes
+    together = (step.at.file, step.at.function) == (back.at.file, back.at.function)
+    counted = "%" in step.test and "condition" in step.step
+    if together and (counted or (back.step == ("loop",) and step.in_each_step)):
+        when = f"only if {step.test}" if counted else "after the inner loop"
+        last = step.test if counted else "micro_step == micro_steps - 1"
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(step.at)} runs {when}, but {shown(back.at)} runs in every "
+                f"micro-step, and no line calls no_sync: DDP ({shown(wrapped[0].at)}) reduces the "
+                "gradients each time"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="run forward and backward inside no_sync(), except in the last "
+                    "micro-step",
+                    paste=(
+                        "from contextlib import nullcontext\n"
+                        "\n"
+                        f"last = {last}\n"
+                        "with nullcontext() if last else model.no_sync():\n"
+                        "    ...  # forward and loss\n"
+                        f"    {back.at.text}\n"
+                        "if last:\n"
+                        f"    {step.at.text}"
+                    ),
+                ),
+            ),
+        )
 
 
 def _accumulates(rank: RankSteps) -> bool:

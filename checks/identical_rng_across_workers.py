@@ -16,7 +16,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.data_overlap import by_name, place
+from ddoctor.analysis.script_source import LOADER, shown, with_keywords, worker_count
 from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 SEEDED = {
@@ -40,6 +42,41 @@ def same_state(loading: Loading) -> Iterator[Finding]:
                     found[source].append((loader, workers))
         for source, rows in found.items():
             yield _finding(source, rows, place({one.rank for one, _ in rows}, loaders))
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """A dataset keeps a generator, which each worker copies; torch seeds only the global ones."""
+    for loader in script.of(LOADER):
+        made = loader.origin("dataset", 0)
+        for one in script.datasets:
+            drawn = one.generator is not None and made == (one.name,) and not one.shards_workers
+            if one.generator is None or not drawn or "worker_init_fn" in loader.keywords:
+                continue
+            count = worker_count(loader) or 0
+            if count > 1 and "**" not in loader.keywords:
+                generator = one.generator.text.partition("=")[0].strip()
+                yield Finding(
+                    severity=Severity.WARNING,
+                    confidence=Confidence.LIKELY,
+                    because=(
+                        f"{shown(one.generator)} makes one generator for the dataset, and each of "
+                        f"the {count} workers of {shown(loader.at)} gets a copy in the same state"
+                    ),
+                    fixes=(
+                        Fix.python(
+                            summary="make a generator in each worker, from the worker's seed",
+                            paste=(
+                                "def seed_worker(worker):\n"
+                                "    info = torch.utils.data.get_worker_info()\n"
+                                f"    info.dataset.{generator.removeprefix('self.')} = "
+                                "numpy.random.default_rng(info.seed)\n"
+                                "\n" + with_keywords(loader, worker_init_fn="seed_worker")
+                            ),
+                            caution="use the type that the generator has now",
+                        ),
+                    ),
+                )
+                return
 
 
 def _finding(source: str, rows: Sequence[tuple[Loader, Sequence[int]]], where: Where) -> Finding:

@@ -10,6 +10,9 @@ To fix it, shard by rank and worker in ``__iter__``, or use ``split_dataset_by_n
 Face datasets.
 """
 
+# Above 150 lines: ranks and workers are compared by what they read, and the source shows both at
+# once.
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -23,7 +26,9 @@ from ddoctor.analysis.data_overlap import (
     place,
     synchronised,
 )
+from ddoctor.analysis.script_source import LOADER, is_plain, shown, worker_count
 from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -94,6 +99,28 @@ def among_workers(seen: DataSeen, loading: Loading) -> Iterator[Finding]:
         )
 
 
+def in_the_source(script: Script) -> Iterator[Finding]:
+    for loader in script.of(LOADER):
+        made = loader.origin("dataset", 0)
+        streams = [one for one in script.datasets if one.iterable and made == (one.name,)]
+        several = (worker_count(loader) or 0) > 1 and "worker_init_fn" not in loader.keywords
+        for stream in streams[:1]:
+            ranks = is_plain(script) and not script.splits
+            if stream.shards or stream.random or not (several or ranks):
+                continue
+            who = "rank and worker" if several and ranks else "worker" if several else "rank"
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(stream.at)} asks neither for its rank nor for its worker, so with "
+                    f"{shown(loader.at)} every {who} reads the whole stream"
+                ),
+                fixes=(_shard(stream.name.rpartition(".")[2]),),
+            )
+            return
+
+
 def _same_workers(one: FirstBatches) -> Sequence[tuple[int, ...]]:
     """Groups of workers with the same batches, in one epoch of one rank."""
     made: dict[int, list[str]] = {}
@@ -119,10 +146,14 @@ def _fix(loader: Loader) -> Fix:
             ),
             caution="splits evenly only if the number of shards is a multiple of the ranks",
         )
+    return _shard(loader.dataset)
+
+
+def _shard(dataset: str) -> Fix:
     return Fix.python(
-        summary=f"shard the stream in {loader.dataset}.__iter__",
+        summary=f"shard the stream in {dataset}.__iter__",
         paste=(
-            f"def __iter__(self):  # of {loader.dataset}\n"
+            f"def __iter__(self):  # of {dataset}\n"
             "    info = torch.utils.data.get_worker_info()\n"
             "    workers, worker = (info.num_workers, info.id) if info else (1, 0)\n"
             '    parts = int(os.environ["WORLD_SIZE"]) * workers\n'

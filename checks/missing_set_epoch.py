@@ -14,7 +14,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis.script_source import evaluates, is_plain, shown
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -66,6 +68,36 @@ def same_order_again(
                 ),
             ),
         )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    epochs = [loop.at for loop in script.loops if loop.kind == "epoch"]
+    if (
+        not epochs
+        or not is_plain(script)
+        or any(one.name.endswith("set_epoch") for one in script.calls)
+    ):
+        return
+    for sampler in script.of("torch.utils.data.DistributedSampler"):
+        shuffles = sampler.argument("shuffle", 3) in (None, "True")
+        if shuffles and "**" not in sampler.keywords and not evaluates(sampler):
+            name = sampler.assigned or "loader.sampler"
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(sampler.at)} shuffles, and no line of the script calls set_epoch in "
+                    f"the loop over epochs at {shown(epochs[0])}"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="call set_epoch before each epoch",
+                        paste=f"{epochs[0].text}\n    {name}.set_epoch(epoch)",
+                        caution="after a resume, continue with the saved epoch number, not with 0",
+                    ),
+                ),
+            )
+            return
 
 
 def _orders(loader: Loader, seen: DataSeen | None) -> Sequence[tuple[str, ...]]:

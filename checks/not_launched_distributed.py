@@ -10,13 +10,18 @@ initialized", or N processes that each take as long as one.
 To fix it, start the script with torchrun, and let it join the process group and wrap its model.
 """
 
+# Above 150 lines: a recorded run, a log, a launch line, and the source.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.script_source import WRAPPERS, shown
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -84,6 +89,29 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
         )
 
 
+def one_process_for_several_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """transformers' Trainer then splits each batch by nn.DataParallel, without a word."""
+    visible = len(plan.devices) if plan.devices is not None else plan.visible
+    uses = next((one for one in script.imports if one.framework == "Trainer"), None)
+    alone = plan.launch.launcher == "python" and plan.ranks == 1
+    if not alone or uses is None or visible is None or visible < 2:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"python starts one process on {visible} GPUs, for which the Trainer "
+        f"({uses.at.place}) uses nn.DataParallel: it copies the model in each step",
+        evidence=(Observation(name="visible GPUs", value=visible, expected=1),),
+        fixes=(
+            Fix(
+                summary="start one process for each GPU",
+                paste=f"torchrun --nproc-per-node={visible} {plan.launch.script} …",
+                caution="the effective batch stays; per_device_train_batch_size is then one GPU's",
+            ),
+        ),
+    )
+
+
 def in_a_log(log: Log) -> Iterator[Finding]:
     if event := log.first("rank-expected"):
         missing = "variable" in event.values
@@ -98,3 +126,34 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.LIKELY if missing else Confidence.POSSIBLE,
         )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    for one in script.of("torch.nn.DataParallel"):
+        if not script.of(*WRAPPERS) and one.on_all_ranks and not script.unseen:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} splits each batch over the GPUs of one process, and copies "
+                    "the model to all of them in every step; torch recommends "
+                    "DistributedDataParallel, also on one host"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="join a process group, wrap the model, and start it by torchrun",
+                        paste=(
+                            "local_rank = int(os.environ['LOCAL_RANK'])\n"
+                            "torch.cuda.set_device(local_rank)\n"
+                            "torch.distributed.init_process_group()\n"
+                            f"{one.assigned or 'model'} = "
+                            "torch.nn.parallel.DistributedDataParallel(\n"
+                            f"    {one.argument('module', 0) or 'model'}, "
+                            "device_ids=[local_rank]\n"
+                            ")\n"
+                            "# and give the DataLoader a DistributedSampler"
+                        ),
+                    ),
+                ),
+            )
+            return

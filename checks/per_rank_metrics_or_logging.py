@@ -11,6 +11,8 @@ show which values are wrong, so this is a note.
 To fix it, log on rank 0 only, and all-reduce the counts of a metric before dividing.
 """
 
+# Above 150 lines: a recorded run, a live one and the source.
+
 from __future__ import annotations
 
 import re
@@ -20,7 +22,9 @@ from statistics import median
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -74,6 +78,31 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         line = max(shared, key=lambda line: shared[line])
         ranks = tuple(rank.rank for rank in live.ranks)
         yield _finding(endings.place(line), line.text, line.text, ranks, shared[line])
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """Each rank starts its own run in the tracker of experiments."""
+    if not is_plain(script):
+        return
+    for one in script.of("wandb.init", "torch.utils.tensorboard.SummaryWriter"):
+        named = any("rank" in value for value in (*one.arguments, *one.keywords.values()))
+        if one.on_all_ranks and not named and not {"group", "mode", "**"} & {*one.keywords}:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"every rank runs {shown(one.at)}: the same run is logged once per rank, each "
+                    "time with the metrics of that rank alone"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="log on rank 0 only",
+                        paste=f"if torch.distributed.get_rank() == 0:\n    {one.at.text}",
+                        caution="and test the rank before each line that logs",
+                    ),
+                ),
+            )
+            return
 
 
 def _share(rank: LiveRankState, line: Frame) -> float:

@@ -17,7 +17,9 @@ from collections.abc import Iterator
 from ddoctor.analysis import log_events
 from ddoctor.analysis.live_ranks import asks_for_a_rank, at_places, named, standing, way_there
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.script_source import shown, written
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = ("rank-dependent-control-flow", "dead-rank", "first-failure-masked", "script-error")
@@ -73,3 +75,42 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.LIKELY if several else Confidence.POSSIBLE,
         )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    calls = [one for one in script.calls if one.collective is not None]
+    for one in calls:
+        if one.collective is None or "one-rank" not in one.within:
+            continue
+        if any(_answers(other, one) for other in calls):
+            continue
+        inner = f", which calls {shown(one.collective)}" if one.collective != one.at else ""
+        branch = one.branch if one.branch is not None else one.at
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"only one rank runs {shown(one.at)}{inner}, because of {shown(branch)}; all "
+                "ranks must call it, so this rank waits for the others"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="call it on all ranks, and write the result on one of them",
+                    paste=(
+                        f"{written(one)}  # on all ranks\n"
+                        "if torch.distributed.get_rank() == 0:\n"
+                        "    ...  # print, save"
+                    ),
+                ),
+            ),
+        )
+        return
+
+
+def _answers(other: SourceCall, one: SourceCall) -> bool:
+    """Whether another branch of the same function may hold the calls of the other ranks."""
+    if (other.at.file, other.at.function) != (one.at.file, one.at.function):
+        return False
+    elsewhere = {"other-ranks", "some-ranks"} & {*other.within}
+    ranks = [call.branch.text if call.branch is not None else "" for call in (one, other)]
+    return bool(elsewhere) or ("one-rank" in other.within and ranks[0] != ranks[1])

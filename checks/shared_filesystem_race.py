@@ -18,7 +18,9 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -30,6 +32,10 @@ GONE = re.compile(r"\[Errno 2\]")  # ENOENT
 MAKES = re.compile(r"\b(mkdir|makedirs|symlink|link|rename|replace|move|rmtree|rmdir|copytree)\b")
 # Opening a file that never existed is a different error.
 TAKES = re.compile(r"\b(rename|renames|replace|move|rmtree|unlink|remove|removedirs|rmdir)\b")
+# Words of a path that may differ between ranks.
+VARIES = re.compile(
+    r"rank|local|gpu|device|proc|pid|uuid|tmp|temp|host|node|worker|time|\bi?d\b", re.I
+)
 # Library frames below the user's line, for example in shutil.
 INNERMOST = 3
 
@@ -87,9 +93,46 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         )
 
 
+def in_the_source(script: Script) -> Iterator[Finding]:
+    if not is_plain(script):
+        return
+    for save in script.of("torch.save"):
+        if save.on_all_ranks and _is_one_file(save):
+            path = save.argument("f", 1) or ""
+            literal = all(one[0] in "'\"" for one in save.origin("f", 1))
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY if literal else Confidence.POSSIBLE,
+                because=(
+                    f"all ranks write the same file at {shown(save.at)}: nothing around the line "
+                    f"tests the rank, and nothing in {path} depends on it"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="let rank 0 write it while the others wait",
+                        paste=(
+                            "if torch.distributed.get_rank() == 0:\n"
+                            f"    {save.at.text}\n"
+                            "torch.distributed.barrier()"
+                        ),
+                        caution="a state_dict() of FSDP must stay on all ranks, before the branch",
+                    ),
+                ),
+            )
+            return
+
+
 def _lost_the_race(one: RankEnding) -> bool:
     words = " ".join(f"{frame.function} {frame.text}" for frame in one.stack[-INNERMOST:])
     return bool(
         (MADE.search(one.message) and MAKES.search(words))
         or (GONE.search(one.message) and TAKES.search(words))
     )
+
+
+def _is_one_file(save: SourceCall) -> bool:
+    """Whether a literal names the file, and no part of its path can depend on the rank."""
+    made = save.origin("f", 1)
+    path = save.argument("f", 1) or ""
+    named = re.search(r"""\.\w{1,10}['"]""", " ".join((path, *made)))
+    return named is not None and VARIES.search(f"{path} {' '.join(made)}") is None

@@ -12,7 +12,8 @@ To fix it, do this work in one step of a hundred, and switch debug modes off. ``
 fused optimizer or a larger batch makes kernels fewer and larger.
 """
 
-# Above 150 lines: recorded steps, a live run, and in traces the two ways in which a GPU idles.
+# Above 150 lines: recorded steps, a live run, the source, and in traces the two ways in which a GPU
+# idles.
 
 from __future__ import annotations
 
@@ -23,8 +24,10 @@ from ddoctor.analysis import endings, live_cost, live_loop, loop_lines
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loop_work import LoopLine, Place
+from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import SLOWER_BY, enough
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.trace import SyncCall, Traces
 from ddoctor.evidence.training import RankUse
@@ -40,6 +43,21 @@ COPIES = ("aten::to", "aten::_to_copy", "aten::copy_")
 # CUPTI and the annotations of torch cost a few microseconds at each launch, which is about what a
 # launch itself costs; so half of a smaller share may be the profiler's.
 FAR = 2 * live_cost.SURE
+WAITS = "the host waits for the GPU there, so the GPU has no work prepared for the next step"
+# Names of calls, what they do, and the fix. What they cost depends on the length of a step.
+IN_EACH_STEP = (
+    (
+        ("torch.cuda.empty_cache", "gc.collect"),
+        "torch reuses its cache, and Python collects by itself, so this only takes time",
+        "remove it, or do it in one step of a hundred",
+    ),
+    (
+        ("torch.cuda.synchronize",),
+        WAITS,
+        "measure in one step of a hundred",
+    ),
+    ((".item",), WAITS, "read values back in one step of a hundred"),
+)
 
 
 def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
@@ -189,6 +207,45 @@ def launches_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """Calls that every step of the training loop makes; what they cost, only a run shows."""
+    for names, why, summary in IN_EACH_STEP:
+        found = [one for one in script.of(*names) if one.in_each_step]
+        if found:
+            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.POSSIBLE,
+                because=f"every step of the training loop runs {shown(found[0].at)}{more}: {why}",
+                fixes=(
+                    Fix.python(
+                        summary=summary, paste=f"if step % 100 == 0:\n    {found[0].at.text}"
+                    ),
+                ),
+            )
+
+
+def anomaly_mode_in_the_source(script: Script) -> Iterator[Finding]:
+    for one in script.of("torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly"):
+        on = one.name.endswith(".detect_anomaly") or one.argument("mode", 0) == "True"
+        if on and not one.test and one.on_all_ranks:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} switches anomaly detection on: each operation keeps its "
+                    "traceback, and torch checks each gradient for NaN; it is for debugging only"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="switch anomaly detection off, except for the step that fails",
+                        paste="torch.autograd.set_detect_anomaly(False)",
+                    ),
+                ),
+            )
+            return
 
 
 def _told(line: LoopLine) -> str:

@@ -18,8 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -162,6 +164,36 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 caution="products have 10 bits of mantissa instead of 23",
             ),
             severity=Severity.NOTE,
+        )
+
+
+def deterministic_in_the_source(script: Script) -> Iterator[Finding]:
+    lines = [
+        one.at
+        for one in script.settings
+        if one.name == "torch.backends.cudnn.deterministic"
+        and one.value == "True"
+        and "condition" not in one.within
+    ]
+    lines += [
+        one.at
+        for one in script.of("torch.use_deterministic_algorithms")
+        if one.argument("mode", 0) == "True" and not one.test
+    ]
+    for line in lines[:1]:
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+            because=(
+                f"{shown(line)} excludes faster algorithms: useful to compare runs; a run without "
+                "it would show its cost"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="switch it off, if runs need not be bitwise reproducible",
+                    paste=line.text.replace("True", "False"),
+                ),
+            ),
         )
 
 

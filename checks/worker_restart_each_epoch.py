@@ -26,6 +26,8 @@ from ddoctor.analysis.loader_throughput import (
     of_batches,
     restart,
 )
+from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-rank")
@@ -115,3 +117,31 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    epochs = any(loop.kind == "epoch" for loop in script.loops)
+    for loader in script.of(LOADER) if epochs else ():
+        kept = loader.argument("persistent_workers")
+        if worker_count(loader) == 0 or "**" in loader.keywords or evaluates(loader):
+            continue
+        again = "epoch" in loader.within
+        if again or (kept in (None, "False") and worker_count(loader)):
+            how = "is made again in each epoch" if again else "has no persistent_workers"
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.POSSIBLE,
+                because=(
+                    f"{shown(loader.at)} {how}, so its workers start again at every epoch; "
+                    "long epochs hardly notice it"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="keep the workers alive between epochs (persistent_workers)",
+                        paste=("# before the loop over epochs\n" if again else "")
+                        + with_keywords(loader, persistent_workers="True"),
+                        caution=CAUTION,
+                    ),
+                ),
+            )
+            return

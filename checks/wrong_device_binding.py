@@ -18,11 +18,14 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.local_ranks import device_of
+from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
+GLOBAL_RANK = {"torch.distributed.get_rank", "os.environ[RANK]"}
 EXPLAINS = ("dead-rank", "uneven-gpu-memory", "first-failure-masked", "script-error")
 
 
@@ -57,17 +60,7 @@ def by_rank(joining: Joining, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:
                 ),
             ),
             where=Where(hosts=(host,), ranks=tuple(ranks), devices=(f"cuda:{index}",)),
-            fixes=(
-                Fix.python(
-                    summary="use the GPU of the local rank, with all GPUs visible to every rank",
-                    paste=(
-                        "device = torch.device('cuda', int(os.environ['LOCAL_RANK']))\n"
-                        "torch.cuda.set_device(device)\n"
-                        "torch.distributed.init_process_group(device_id=device)"
-                    ),
-                    caution="unset CUDA_VISIBLE_DEVICES if it is the same for all ranks",
-                ),
-            ),
+            fixes=(_BY_LOCAL_RANK,),
         )
 
 
@@ -82,3 +75,57 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
+
+
+def by_the_global_rank(script: Script) -> Iterator[Finding]:
+    """The source takes the number of the process among all hosts for a GPU of its host."""
+    for one in script.of("torch.cuda.set_device", "torch.device", ".to", ".cuda"):
+        made = set(one.origins.get("0", ())) | set(one.origins.get("1", ()))
+        made |= set(one.origins.get("device", ()))
+        if made - {"'cuda'"} and made <= GLOBAL_RANK | {"'cuda'"}:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} selects the GPU by the global rank: the second host of a "
+                    "run has no GPU of that number"
+                ),
+                fixes=(_BY_LOCAL_RANK,),
+            )
+            return
+
+
+def without_a_device(script: Script) -> Iterator[Finding]:
+    """The source uses NCCL and the default GPU, which is the first one for every rank."""
+    joins = [
+        one
+        for one in script.of("torch.distributed.init_process_group")
+        if "nccl" in (one.argument("backend", 0) or "")
+    ]
+    uses = [one for one in script.of(".cuda", ".to") if _takes_the_default(one)]
+    if not joins or not uses or script.names_device is not None or not is_plain(script):
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"every rank uses GPU 0 at {shown(uses[0].at)}: no line of the script selects the GPU "
+            f"of the local rank, and NCCL ({shown(joins[0].at)}) allows one rank per GPU"
+        ),
+        fixes=(_BY_LOCAL_RANK,),
+    )
+
+
+def _takes_the_default(one: SourceCall) -> bool:
+    return not one.arguments or one.arguments[0] in ("'cuda'", '"cuda"')
+
+
+_BY_LOCAL_RANK = Fix.python(
+    summary="use the GPU of the local rank, with all GPUs visible to every rank",
+    paste=(
+        "device = torch.device('cuda', int(os.environ['LOCAL_RANK']))\n"
+        "torch.cuda.set_device(device)\n"
+        "torch.distributed.init_process_group(device_id=device)"
+    ),
+    caution="unset CUDA_VISIBLE_DEVICES if it is the same for all ranks",
+)

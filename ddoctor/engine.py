@@ -22,6 +22,7 @@ from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.trace import Traces
@@ -77,8 +78,11 @@ def examine(evidence: Evidence, command: Command) -> Report:
         way.check
         for check in checks
         for way in check.ways
-        # Nobody misses what is left of another run.
-        if not any(need.section.commands == ("diagnose",) for need in way.needs.values())
+        # Nobody misses what is left of another run, or a script that was not given.
+        if not any(
+            need.section.commands == ("diagnose",) or need.section is Script
+            for need in way.needs.values()
+        )
         if own is None
         or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
     }

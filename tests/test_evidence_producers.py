@@ -35,6 +35,7 @@ MAKERS: tuple[tuple[str, Command], ...] = (
     ("ddoctor/cluster", "probe"),
     ("ddoctor/reading", "diagnose"),
     ("ddoctor/launch", "doctor"),
+    ("ddoctor/script", "doctor"),
 )
 """The rooms that serve one command."""
 WAYS = [way for check in check_catalog.discover() for way in check.ways]
@@ -197,6 +198,7 @@ def test_doctor_makes_every_section_of_its_own_or_says_why_not(tmp_path: Path) -
     (tmp_path / "train.py").write_text("print(1)")
     found, absent = made_by(tmp_path, "doctor", "--no-probes", "--", "python", "train.py")
     probed = {one.label() for one in section_types() if one.probe} | {ProbeRuns.label()}
+    # A script is read where the command that starts it is given.
     assert found | absent == sections_of("doctor") - probed
 
 

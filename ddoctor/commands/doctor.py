@@ -57,6 +57,7 @@ def doctor(options: DoctorOptions) -> int:
     from ddoctor.launch import reader
     from ddoctor.probing import catalog
     from ddoctor.report.output import progress
+    from ddoctor.script import reader as script
     from ddoctor.training.options import refuse_options
 
     if options.probe and options.no_probes:
@@ -71,7 +72,10 @@ def doctor(options: DoctorOptions) -> int:
     refuse_options(options.command or [], "ddoctor doctor")
     outcomes: list[Section | Absence] = []
     if options.command:
-        outcomes.append(reader.read(options.command, Path()))
+        launch = reader.read(options.command, Path())
+        outcomes.append(launch)
+        if (source := reader.script_file(launch, Path())) is not None:
+            outcomes.append(script.read(source, [Path()]))
     with progress() as started:
         try:
             for outcome in collect(lambda label: started(f"reading {label}")):

@@ -104,6 +104,12 @@ def read(command: Sequence[str], folder: Path) -> Launch:
     return known[-1]
 
 
+def script_file(launch: Launch, folder: Path) -> Path | None:
+    """The script of a launch; None: it is no file here."""
+    files = script_settings.paths(launch.script, folder, is_module=launch.is_module)
+    return next((path for path in files if path.is_file()), None) if launch.script else None
+
+
 def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch | None:
     """What a command launches; None: no training."""
     words = command.words

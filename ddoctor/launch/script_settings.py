@@ -68,7 +68,7 @@ def read(
             _add(told, one.value, folder, "deepspeed.")
         elif (key in NAMES_CONFIG or key == "") and is_file:
             _add(told, one.value, folder, "arg.")
-    for path in _paths(script.text, folder, is_module=is_module):
+    for path in paths(script.text, folder, is_module=is_module):
         tree = _parsed(path)
         if tree is not None:
             name = script.text if not is_module else path.name
@@ -109,7 +109,8 @@ def _is_value(text: str) -> bool:
     return not text.startswith("-") or NUMBER.match(text) is not None
 
 
-def _paths(script: str, folder: Path, *, is_module: bool) -> Iterator[Path]:
+def paths(script: str, folder: Path, *, is_module: bool) -> Iterator[Path]:
+    """The files that a script or a module may be, from the folder of the command."""
     if not is_module:
         yield folder / script
         return

@@ -9,7 +9,9 @@ import pytest
 from ddoctor import engine
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.section import Evidence
+from ddoctor.launch import reader
 from ddoctor.models import Confidence, Finding, Severity
+from ddoctor.script import reader as script
 from tests.launch.test_reader import MANIFEST, SCRIPT, TWO_GPUS
 from tests.launched import launched
 
@@ -65,14 +67,18 @@ def told(folder: Path, command: str, *, gpus: int = 0, **texts: str) -> tuple[Fi
         "pod_yaml": MANIFEST,
     }
     launch = launched(folder, command, **{**files, **texts})
-    machine = Gpus(
+    return engine.examine(Evidence([launch, machine(gpus)]), "doctor").findings
+
+
+def machine(gpus: int) -> Gpus:
+    """So many idle GPUs."""
+    return Gpus(
         driver="570.1",
         gpus=tuple(
             Gpu(index=index, name="A100", memory_total=80 * 2**30, memory_used=0)
             for index in range(gpus)
         ),
     )
-    return engine.examine(Evidence([launch, machine]), "doctor").findings
 
 
 @pytest.mark.parametrize(
@@ -349,6 +355,31 @@ SOUND = [
 def test_quiet(tmp_path: Path, command: str, texts: dict[str, str]) -> None:
     found = told(tmp_path, command, gpus=8, **texts)
     assert [one for one in found if one.severity > Severity.NOTE] == []
+
+
+TRAINER = "from transformers import Trainer\n\nTrainer().train()\n"
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "gpus", "found"),
+    [
+        ("python train.py", TRAINER, 4, True),
+        ("CUDA_VISIBLE_DEVICES=0,1 python train.py", TRAINER, 4, True),
+        ("CUDA_VISIBLE_DEVICES=3 python train.py", TRAINER, 4, False),
+        ("python train.py", TRAINER, 1, False),
+        ("torchrun --nproc-per-node=4 train.py", TRAINER, 4, False),
+        ("python train.py", "print(1)\n", 4, False),
+    ],
+)
+def test_the_trainer_in_one_process(
+    tmp_path: Path, command: str, source: str, gpus: int, found: bool
+) -> None:
+    launch = launched(tmp_path, command, train_py=source)
+    path = reader.script_file(launch, tmp_path)
+    assert path is not None
+    report = engine.examine(Evidence([launch, script.read(path, ()), machine(gpus)]), "doctor")
+    causes = [one.cause for one in report.findings if one.severity > Severity.NOTE]
+    assert ("not-launched-distributed" in causes) == found
 
 
 def test_the_effective_batch_is_a_note_with_choices(tmp_path: Path) -> None:

@@ -1,0 +1,84 @@
+"""What several checks read out of a script's source, and its lines as they should be."""
+
+from __future__ import annotations
+
+import ast
+import re
+from contextlib import suppress
+
+from ddoctor.evidence.script import Script, SourceCall, SourceLine
+
+WRAPPERS = (
+    "torch.nn.parallel.DistributedDataParallel",
+    "torch.distributed.fsdp.FullyShardedDataParallel",
+    "torch.distributed.fsdp.fully_shard",
+)
+PLAIN = frozenset({"DDP", "FSDP1", "FSDP2"})
+"""What leaves samplers, devices and files to the script. Other frameworks care for some of it."""
+LOADER = "torch.utils.data.DataLoader"
+MOST_QUOTED = 80
+EVALUATES = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|test|eval|dev)(?:$|[^a-z])", re.I)
+
+
+def is_plain(script: Script) -> bool:
+    """Whether it wraps a model by DDP or FSDP itself, and no framework helps."""
+    alone = {one.framework for one in script.imports} <= PLAIN
+    return alone and bool(script.of(*WRAPPERS)) and not script.unseen
+
+
+def shown(line: SourceLine) -> str:
+    """A line with its text, such as ``train.py:12 (`model = DDP(model)`)``."""
+    cut = "…" * (len(line.text) > MOST_QUOTED)
+    return f"{line.place} (`{line.text[:MOST_QUOTED]}{cut}`)"
+
+
+def evaluates(call: SourceCall) -> bool:
+    """Whether the names around it say that it is for evaluation."""
+    return bool(EVALUATES.search(f"{call.at.text} {call.at.function}".replace("_", " ")))
+
+
+def worker_count(loader: SourceCall) -> int | None:
+    """The number of workers of a DataLoader; None: the source does not show it."""
+    if "**" in loader.keywords:
+        return None
+    given = loader.argument("num_workers", 5) or "0"
+    made = loader.origin("num_workers", 5)
+    if len(made) == 1 and made[0].isdigit():
+        return int(made[0])
+    return int(given) if given.isdigit() else None
+
+
+def written(call: SourceCall) -> str:
+    """The call alone, without the rest of its statement."""
+    name = call.name.rpartition(".")[2]
+    keywords = (
+        f"**{value}" if keyword == "**" else f"{keyword}={value}"
+        for keyword, value in call.keywords.items()
+    )
+    function = f"{call.on}.{name}" if call.on else name
+    return f"{function}({', '.join((*call.arguments, *keywords))})"
+
+
+def with_keywords(call: SourceCall, **values: str | None) -> str:
+    """The statement of a call with other keyword arguments; None removes one."""
+    tree = _parsed(call.at.text)
+    name = call.name.rpartition(".")[2]
+    for node in ast.walk(tree) if tree is not None else ():
+        own = isinstance(node, ast.Call) and len(node.keywords) == len(call.keywords)
+        if own and isinstance(node, ast.Call) and len(node.args) == len(call.arguments):
+            node.keywords = [word for word in node.keywords if word.arg not in values]
+            node.keywords += [
+                ast.keyword(arg=keyword, value=ast.parse(value, mode="eval").body)
+                for keyword, value in values.items()
+                if value is not None
+            ]
+            return ast.unparse(tree).removesuffix("\n    pass") if tree is not None else ""
+    given = ", ".join(f"{keyword}={value}" for keyword, value in values.items() if value)
+    return f"{name}(..., {given})"
+
+
+def _parsed(text: str) -> ast.Module | None:
+    for whole in (text, f"{text} pass"):
+        with suppress(SyntaxError, ValueError):
+            return ast.parse(whole)
+    return None

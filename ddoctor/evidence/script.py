@@ -1,0 +1,179 @@
+"""What the source of a training script says: its own files, parsed and never run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from ddoctor.evidence.section import Part, Section
+
+Within = Literal[
+    "epoch",
+    "training",
+    "loop",
+    "one-rank",
+    "other-ranks",
+    "some-ranks",
+    "condition",
+    "no-grad",
+    "no-sync",
+]
+"""What contains a statement.
+
+``training``: the loop that calls backward and steps an optimizer; ``epoch``: a loop around that;
+``one-rank``: what only rank 0 or the main process runs; ``other-ranks``: what it does not run;
+``some-ranks``: a test of the rank of another kind.
+"""
+UNKNOWN = "?"
+"""An origin that the source does not show, such as an argument of a function."""
+
+
+class SourceLine(Part, frozen=True, kw_only=True):
+    """A line of the source."""
+
+    file: str
+    """Its path from the folder of the script."""
+    line: int
+    text: str
+    """The statement, in one line."""
+    function: str = ""
+    """The function or method that contains it; empty: the top level of the file."""
+
+    @property
+    def place(self) -> str:
+        """File and line, such as ``train.py:120``."""
+        return f"{self.file}:{self.line}"
+
+
+class SourceCall(Part, frozen=True, kw_only=True):
+    """A call that matters to a distributed run."""
+
+    name: str
+    """The full name, such as ``torch.distributed.barrier``; ``.step`` for a method of an object."""
+    at: SourceLine
+    arguments: tuple[str, ...] = ()
+    """The source of the positional arguments."""
+    keywords: Mapping[str, str] = {}
+    """The source of the keyword arguments."""
+    origins: Mapping[str, tuple[str, ...]] = {}
+    """What makes the value of an argument, by its keyword or its position.
+
+    Names of the called functions, ``os.environ[RANK]`` for a variable, literals, or ``UNKNOWN``.
+    """
+    on: str = ""
+    """The object of a method, such as ``optimizer``."""
+    made_by: tuple[str, ...] = ()
+    """The origins of that object."""
+    assigned: str = ""
+    """The variable that gets the result."""
+    within: tuple[Within, ...] = ()
+    """The loops and branches of its function that contain it, the innermost last."""
+    test: str = ""
+    """The condition of the innermost branch around it that does not test a rank."""
+    branch: SourceLine | None = None
+    """The innermost branch around it that tests a rank."""
+    for_some_ranks: bool = False
+    """Whether a caller of its function, or a decorator, tests the rank."""
+    collective: SourceLine | None = None
+    """The collective that it is, or that a function of the user always calls."""
+
+    @property
+    def step(self) -> tuple[Within, ...]:
+        """What contains it within the training loop; empty also if no such loop does."""
+        loops = [at for at, one in enumerate(self.within) if one == "training"]
+        return self.within[loops[-1] + 1 :] if loops else ()
+
+    @property
+    def in_each_step(self) -> bool:
+        """Whether every step of the training calls it."""
+        return "training" in self.within and not self.step
+
+    @property
+    def on_all_ranks(self) -> bool:
+        """Whether nothing around it or its function tests the rank."""
+        ranks = {"one-rank", "other-ranks", "some-ranks"}
+        return not self.for_some_ranks and not ranks & set(self.within)
+
+    def argument(self, keyword: str, position: int | None = None) -> str | None:
+        """The source of an argument; None: it is not given."""
+        if keyword in self.keywords:
+            return self.keywords[keyword]
+        given = position is not None and position < len(self.arguments)
+        return self.arguments[position] if given and position is not None else None
+
+    def origin(self, keyword: str, position: int | None = None) -> tuple[str, ...]:
+        """The origins of an argument; empty: it is not given."""
+        return self.origins.get(keyword, self.origins.get(str(position), ()))
+
+
+class SourceLoop(Part, frozen=True, kw_only=True):
+    """A training loop, or a loop over epochs around one."""
+
+    at: SourceLine
+    kind: Literal["training", "epoch"]
+
+
+class SourceSetting(Part, frozen=True, kw_only=True):
+    """An assignment to a setting of torch or to an environment variable."""
+
+    name: str
+    """Such as ``torch.backends.cudnn.benchmark`` or ``os.environ[CUDA_VISIBLE_DEVICES]``."""
+    value: str
+    at: SourceLine
+    within: tuple[Within, ...] = ()
+
+
+class SourceDataset(Part, frozen=True, kw_only=True):
+    """A class of the user that is a dataset."""
+
+    name: str
+    at: SourceLine
+    iterable: bool = False
+    """Whether it is a stream: an IterableDataset."""
+    shards: bool = False
+    """Whether a word of it hints that it gives each rank or worker a different part."""
+    shards_workers: bool = False
+    """Whether it asks for the DataLoader worker that it runs in."""
+    random: bool = False
+    """Whether it draws random numbers."""
+    generator: SourceLine | None = None
+    """Where it makes a random generator, once, that every item then draws from."""
+    cuda: SourceLine | None = None
+    """Where an item is put on the GPU."""
+
+
+class SourceImport(Part, frozen=True, kw_only=True):
+    """A framework that the source imports."""
+
+    framework: str
+    """Such as ``accelerate``, ``Trainer`` or ``Lightning``."""
+    at: SourceLine
+
+
+class Script(Section, frozen=True, kw_only=True):
+    """The training script of a launch line, with the modules that it imports from its folders."""
+
+    commands = ("doctor",)
+    obtained_by = "ddoctor doctor -- torchrun … train.py"
+
+    files: tuple[str, ...]
+    """The files that were read, the script first."""
+    lines: int = 0
+    imports: tuple[SourceImport, ...] = ()
+    calls: tuple[SourceCall, ...] = ()
+    """Function by function."""
+    loops: tuple[SourceLoop, ...] = ()
+    settings: tuple[SourceSetting, ...] = ()
+    datasets: tuple[SourceDataset, ...] = ()
+    kept_losses: tuple[SourceLine, ...] = ()
+    """Statements of a training loop that store a loss with its graph beyond the step."""
+    splits: tuple[SourceLine, ...] = ()
+    """Lines that use the rank or the number of ranks in a way that may select data."""
+    names_device: SourceLine | None = None
+    """The first line with a word for a local rank, or for one of several GPUs."""
+    holds_back: SourceLine | None = None
+    """The first line that holds back DDP's reduction, such as ``model.no_sync()``."""
+
+    def of(self, *names: str) -> tuple[SourceCall, ...]:
+        """The calls of these names."""
+        return tuple(one for one in self.calls if one.name in names)

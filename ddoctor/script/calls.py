@@ -1,0 +1,105 @@
+"""Which calls of a script matter to a distributed run."""
+
+from __future__ import annotations
+
+import ast
+
+from ddoctor.script.names import source, variable
+from ddoctor.script.scopes import Call
+from ddoctor.script.values import origins
+
+COLLECTIVES = frozenset(
+    f"torch.distributed.{name}"
+    for name in (
+        *("barrier", "monitored_barrier", "all_reduce", "all_gather", "all_gather_object"),
+        *("all_gather_into_tensor", "reduce", "reduce_scatter", "reduce_scatter_tensor"),
+        *("broadcast", "broadcast_object_list", "gather", "gather_object", "scatter"),
+        *("scatter_object_list", "all_to_all", "all_to_all_single"),
+    )
+)
+"""Calls that every rank of a group must make."""
+OF_ACCELERATE = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce")
+"""Methods of accelerate's Accelerator that are collectives."""
+STATES = ("get_model_state_dict", "get_state_dict", "get_optimizer_state_dict")
+FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
+
+MATTERING = (
+    *("torch.distributed.", "torch.utils.data.", "torch.nn.parallel.", "torch.nn.DataParallel"),
+    *("torch.save", "torch.load", "torch.autograd.", "torch.use_deterministic_algorithms"),
+    *("torch.utils.checkpoint.", "torch.utils.tensorboard.", "torch.device"),
+    *("torch.multiprocessing.set_start_method", "multiprocessing.set_start_method"),
+    *("wandb.init", "accelerate.", "deepspeed.init", "gc.collect", "lightning.", "transformers."),
+)
+"""The beginnings of their full names."""
+OF_CUDA = frozenset(
+    f"torch.cuda.{name}"
+    for name in (
+        *("set_device", "synchronize", "empty_cache", "init", "is_available", "current_device"),
+        *("get_device_name", "get_device_properties", "get_device_capability", "mem_get_info"),
+    )
+)
+METHODS = frozenset(
+    {
+        *("backward", "step", "item", "set_epoch", "no_sync", "accumulate", "load_state_dict"),
+        *("gradient_checkpointing_enable", "cuda", "to", "DistributedSampler"),
+        *("set_requires_gradient_sync", "set_is_last_backward", "prepare", *OF_ACCELERATE),
+    }
+)
+"""Methods of any object."""
+
+
+def matters(call: Call) -> bool:
+    """Whether it is kept as evidence."""
+    name = call.name
+    if name and not name.startswith("."):
+        return name in OF_CUDA or name.startswith(MATTERING)
+    if call.method in ("to", "cuda"):
+        return call.method == "cuda" or any(map(_names_cuda, call.node.args))
+    if call.method in METHODS:
+        return True
+    return is_sharded_model(call)
+
+
+def is_collective(call: Call) -> bool:
+    """Whether all ranks must call it."""
+    if any("group" in (word.arg or "") for word in call.node.keywords):
+        return False
+    if call.name in COLLECTIVES:
+        # A positional group, such as of barrier(group), is not told from other arguments.
+        return call.method not in ("barrier", "monitored_barrier") or not call.node.args
+    if call.method in OF_ACCELERATE:
+        return is_accelerator(call)
+    full = any("full_state_dict=True" in source(word.value) for word in call.node.keywords)
+    return (call.method in STATES and full) or is_sharded_model(call)
+
+
+def is_accelerator(call: Call) -> bool:
+    """Whether it is a method of accelerate's Accelerator or PartialState."""
+    if call.on.rpartition(".")[2] == "accelerator":
+        return True
+    function = call.node.func
+    on = function.value if isinstance(function, ast.Attribute) else None
+    made = origins(on, call.scope) if on is not None and call.on else ()
+    return any(one.startswith("accelerate.") for one in made)
+
+
+def is_sharded_model(call: Call) -> bool:
+    """Whether it runs a model of FSDP1, or gathers its state."""
+    function = call.node.func
+    if isinstance(function, ast.Attribute) and function.attr == "state_dict":
+        return _only_fsdp(function.value, call)
+    return isinstance(function, ast.Name) and not call.name and _only_fsdp(function, call)
+
+
+def _only_fsdp(model: ast.expr, call: Call) -> bool:
+    """Whether all that is known of the variable's last value is FSDP1."""
+    name = variable(model)
+    values = call.scope.assigned(name) if name else ()
+    return bool(values) and values[-1] is not None and origins(values[-1], call.scope) == (FSDP,)
+
+
+def _names_cuda(argument: ast.expr) -> bool:
+    """Whether an argument of ``to`` is surely the GPU: ``"cuda"`` or ``f"cuda:{rank}"``."""
+    first = argument.values[0] if isinstance(argument, ast.JoinedStr) and argument.values else None
+    text = first if first is not None else argument
+    return isinstance(text, ast.Constant) and str(text.value).startswith("cuda")

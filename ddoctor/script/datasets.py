@@ -1,0 +1,83 @@
+"""The datasets that a script defines, and whether they give each rank and worker its part."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from ddoctor.evidence.script import SourceDataset, SourceLine
+from ddoctor.script.names import Names, variable
+from ddoctor.script.ranks import lower
+
+SHARDS = frozenset(
+    {
+        *("rank", "ranks", "world", "shard", "shards", "sharded", "worker", "workers", "replica"),
+        *("replicas", "split", "islice", "node", "process", "processes", "distributed"),
+    }
+)
+"""Words of code that gives each rank or worker its own part of a stream."""
+ITEMS = ("__getitem__", "__iter__", "__getitems__")
+GENERATORS = (
+    *("numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator"),
+    *("random.Random",),
+)
+"""A generator that a dataset keeps; torch seeds only the global ones of each worker."""
+Line = Callable[[ast.AST], SourceLine]
+Methods = Mapping[str, ast.FunctionDef]
+DRAWS = ("random", "rand", "randn", "randint", "rng", "generator", "shuffle", "choice", "seed")
+
+
+def datasets(nodes: Sequence[ast.AST], names: Names, at: Line) -> Iterator[SourceDataset]:
+    """The classes of a module that are datasets of torch, or look like one."""
+    for node in nodes:
+        if isinstance(node, ast.ClassDef):
+            bases = [names.of(base) for base in node.bases]
+            methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+            stream = any(base.endswith(".IterableDataset") for base in bases)
+            if not (stream and "__iter__" in methods) and "__getitem__" not in methods:
+                continue
+            found = frozenset().union(*map(lower, _names(node)))
+            yield SourceDataset(
+                name=names.of(ast.Name(id=node.name)) or node.name,
+                at=at(node),
+                iterable=stream and "__getitem__" not in methods,
+                shards=bool(SHARDS & found),
+                shards_workers="worker" in found,
+                random=bool(set(DRAWS) & found),
+                generator=_generator(methods, names, at),
+                cuda=_cuda(methods, at),
+            )
+
+
+def _generator(methods: Methods, names: Names, at: Line) -> SourceLine | None:
+    made = methods.get("__init__")
+    drawn = {
+        name for item in ITEMS if item in methods for name in map(variable, ast.walk(methods[item]))
+    }
+    for node in ast.walk(made) if made is not None else ():
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            targets = set(map(variable, node.targets))
+            if names.of(node.value.func) in GENERATORS and targets & drawn:
+                return at(node)
+    return None
+
+
+def _cuda(methods: Methods, at: Line) -> SourceLine | None:
+    for item in ITEMS:
+        for node in ast.walk(methods[item]) if item in methods else ():
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                first = node.args[0] if node.args else None
+                named = isinstance(first, ast.Constant) and str(first.value).startswith("cuda")
+                if node.func.attr == "cuda" or (node.func.attr == "to" and named):
+                    return at(node)
+    return None
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Attribute):
+            yield part.attr
+        elif isinstance(part, ast.arg):
+            yield part.arg

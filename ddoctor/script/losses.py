@@ -1,0 +1,90 @@
+"""Statements of a training loop that store a loss with its autograd graph beyond the step."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddoctor.kept_graphs import NUMBERS, WITHOUT_GRAPH
+from ddoctor.script.names import variable
+from ddoctor.script.program import BACKWARD, Program
+from ddoctor.script.ranks import own_name
+from ddoctor.script.scopes import Statement
+
+ACCUMULATES = ("append", "extend", "appendleft")
+EMPTIES = ("clear", "pop", "popleft", "backward")
+
+
+def kept(program: Program) -> Iterator[Statement]:
+    """The statements, such as ``total += loss`` with a ``total`` from before the loop."""
+    for statement in program.statements:
+        loops = [block for block in statement.around if block.node in program.training]
+        target, value = _stored(statement.node)
+        still = any(block.kind == "no-grad" for block in statement.around)
+        if not loops or not target or still:
+            continue
+        loop = loops[-1].node
+        losses = set(_passed_back(loop))
+        stored = {name for name in losses & {*_with_graph(value)} if _is_plain(name, statement)}
+        if stored and target not in losses and not _renewed(target, loop):
+            yield statement
+
+
+def _stored(node: ast.stmt) -> tuple[str, ast.AST]:
+    """The variable that outlives the statement and what it gets; empty: another statement."""
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
+        return variable(node.target), node.value
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        function = node.value.func
+        if isinstance(function, ast.Attribute) and function.attr in ACCUMULATES:
+            return variable(function.value), ast.Tuple(elts=node.value.args, ctx=ast.Load())
+    return "", node
+
+
+def _passed_back(loop: ast.AST) -> Iterator[str]:
+    """The variables in ``loss.backward()``, ``scaler.scale(loss).backward()`` and the like."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Call) and own_name(node.func) in BACKWARD:
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name):
+                    yield part.id
+
+
+def _with_graph(value: ast.AST) -> Iterator[str]:
+    """The names in an expression whose graph the result holds."""
+    if isinstance(value, ast.Attribute):
+        if value.attr not in WITHOUT_GRAPH:
+            yield from _with_graph(value.value)
+    elif isinstance(value, ast.Call):
+        # Only what keeps the graph for sure: another function may return a number.
+        if isinstance(value.func, ast.Attribute) and value.func.attr in ("float", "mean", "sum"):
+            yield from _with_graph(value.func.value)
+    elif isinstance(value, ast.Name):
+        yield value.id
+    elif isinstance(value, ast.BinOp):
+        yield from (*_with_graph(value.left), *_with_graph(value.right))
+    elif isinstance(value, ast.Tuple | ast.List):
+        for part in value.elts:
+            yield from _with_graph(part)
+
+
+def _is_plain(name: str, statement: Statement) -> bool:
+    """Whether no assignment of the variable takes the graph off, as ``loss = loss.item()`` does."""
+    for value in statement.scope.assigned(name):
+        for part in ast.walk(value) if value is not None else ():
+            if isinstance(part, ast.Attribute) and part.attr in WITHOUT_GRAPH:
+                return False
+            if isinstance(part, ast.Name) and part.id in NUMBERS:
+                return False
+    return True
+
+
+def _renewed(target: str, loop: ast.AST) -> bool:
+    """Whether the loop assigns or empties the variable elsewhere."""
+    for node in ast.walk(loop):
+        if isinstance(node, ast.Assign) and target in map(variable, node.targets):
+            return True
+        empties = isinstance(node, ast.Attribute) and node.attr in EMPTIES
+        if empties and variable(node.value) == target:  # type: ignore[attr-defined]
+            return True
+    return False

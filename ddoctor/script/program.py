@@ -1,0 +1,151 @@
+"""How the functions of a script call each other: its training loops, and what one rank runs."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from ddoctor.script.calls import is_collective
+from ddoctor.script.names import variable
+from ddoctor.script.ranks import lower
+from ddoctor.script.scopes import Block, Call, Scope, Statement, Walk
+from ddoctor.script.values import origins
+
+BACKWARD = ("backward", "manual_backward")
+OTHER_STEPS = frozenset({"scheduler", "sched", "schedule", "lr", "prof", "profiler", "env", "envs"})
+"""Words of objects with a method ``step`` that are no optimizer."""
+DEEPEST = 8
+"""Functions that are followed from a loop to its backward pass."""
+FEWEST = 3
+"""Functions that are followed from a branch to a collective."""
+ENTRIES = frozenset({"", "main", "__call__", "forward"})
+"""Functions that Python or torch call: the top level, main, and methods of objects."""
+
+
+class Program:
+    """All modules of a script."""
+
+    def __init__(self, walks: Sequence[Walk]) -> None:
+        self.scopes: Sequence[Scope] = [scope for walk in walks for scope in walk.scopes]
+        self.calls: Sequence[Call] = [call for scope in self.scopes for call in scope.calls]
+        self.statements: Sequence[Statement] = [one for walk in walks for one in walk.statements]
+        self.functions = {scope.full_name: scope for scope in self.scopes if scope.name}
+        self.training: set[ast.AST] = set()
+        """The loops that call backward and step an optimizer."""
+        self.epochs: set[ast.AST] = set()
+        """The loops around them."""
+        self._called = {call.node: self._resolve(call) for call in self.calls}
+        self._find_loops()
+
+    def called(self, call: Call) -> Scope | None:
+        """The user's function that is called; None: another one, or unknown."""
+        return self._called[call.node]
+
+    def _resolve(self, call: Call) -> Scope | None:
+        function = call.node.func
+        if isinstance(function, ast.Name):
+            scope: Scope | None = call.scope
+            while scope is not None:
+                if function.id in scope.inner:
+                    return scope.inner[function.id]
+                scope = scope.outer
+        if call.name in self.functions:
+            return self.functions[call.name]
+        if isinstance(function, ast.Attribute) and call.on:
+            own = call.on == "self"
+            makers = (call.scope.owner,) if own else origins(function.value, call.scope)
+            for maker in makers:
+                if found := self.functions.get(f"{maker}.{function.attr}"):
+                    return found
+        return None
+
+    def _find_loops(self) -> None:
+        effects: dict[Scope, set[str]] = {scope: set() for scope in self.scopes}
+        for _ in range(DEEPEST):
+            before = {scope: set(one) for scope, one in effects.items()}
+            for scope in self.scopes:
+                effects[scope] = self._effects(scope, effects)
+            if effects == before:
+                break
+
+    def _effects(self, scope: Scope, effects: dict[Scope, set[str]]) -> set[str]:
+        """What calling a function does: ``backward``, ``step``, or ``trains`` with a loop."""
+        of_calls = [(call, self._does(call, effects)) for call in scope.calls]
+        of_loops: dict[Block, set[str]] = defaultdict(set)
+        for call, does in of_calls:
+            for loop in call.loops:
+                of_loops[loop] |= does
+        trains = False
+        for call, does in of_calls:
+            around = call.loops
+            inner = "trains" in does
+            for loop in reversed(around if does else ()):
+                if inner:
+                    self.epochs.add(loop.node)
+                    self.training.discard(loop.node)
+                elif {"backward", "step"} <= of_loops[loop] and loop.node not in self.epochs:
+                    self.training.add(loop.node)
+                    inner = True
+            trains = trains or inner
+        if trains:
+            return {"trains"}
+        return set().union(*(does for _, does in of_calls))
+
+    def _does(self, call: Call, effects: dict[Scope, set[str]]) -> set[str]:
+        called = self.called(call)
+        if called is not None and called is not call.scope and effects[called]:
+            return effects[called]
+        if call.method in BACKWARD:
+            return {"backward"}
+        steps = call.method == "step" and not OTHER_STEPS & lower(call.on)
+        return {"step"} if steps else set()
+
+    @cached_property
+    def of_some_ranks(self) -> frozenset[Scope]:
+        """Functions whose decorator or any caller tests the rank, or that nothing calls."""
+        named: dict[str, list[Scope]] = defaultdict(list)
+        for scope in self.scopes:
+            named[_own(scope)].append(scope)
+        called = {name for call in self.calls for name in _callees(call)}
+        ahead = [scope for scope in self.scopes if scope.guarded]
+        ahead += [one for name in named.keys() - called - ENTRIES for one in named[name]]
+        for call in self.calls:
+            if call.tests_rank:
+                ahead += [one for name in _callees(call) for one in named.get(name, ())]
+        found: set[Scope] = set()
+        while ahead:
+            scope = ahead.pop()
+            if scope not in found:
+                found.add(scope)
+                names = (name for call in scope.calls for name in _callees(call))
+                ahead += [one for name in names for one in named.get(name, ())]
+        return frozenset(found)
+
+    def reached(self, call: Call, deepest: int = FEWEST) -> Call | None:
+        """The first collective that the called function always calls."""
+        scope = self.called(call)
+        if scope is None or not deepest or scope is call.scope:
+            return None
+        for one in scope.calls:
+            if all(block.kind in ("loop", "no-grad") for block in one.around):
+                if is_collective(one):
+                    return one
+                if found := self.reached(one, deepest - 1):
+                    return found
+        return None
+
+
+def _own(scope: Scope) -> str:
+    """The name by which a function is called: without its class, or the class of ``__init__``."""
+    owner, _, name = scope.name.rpartition(".")
+    return owner if name == "__init__" else name
+
+
+def _callees(call: Call) -> Iterator[str]:
+    """The last part of the name of what it calls, and of functions that it gets."""
+    yield call.method
+    for given in (*call.node.args, *(one.value for one in call.node.keywords)):
+        if name := variable(given):
+            yield name.rpartition(".")[2]

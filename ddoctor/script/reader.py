@@ -1,0 +1,302 @@
+"""Reads a training script and its own modules into evidence; nothing is run."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import TypeVar
+
+from ddoctor.evidence.redaction import beginning
+from ddoctor.evidence.script import (
+    Script,
+    SourceCall,
+    SourceImport,
+    SourceLine,
+    SourceLoop,
+    SourceSetting,
+    Within,
+)
+from ddoctor.script.calls import is_collective, is_sharded_model, matters
+from ddoctor.script.datasets import datasets
+from ddoctor.script.losses import kept
+from ddoctor.script.modules import Module, Modules
+from ddoctor.script.names import moved, source, variable
+from ddoctor.script.program import Program
+from ddoctor.script.ranks import hints, lower, own_name
+from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
+from ddoctor.script.splits import splits
+from ddoctor.script.values import origins
+
+MOST_FACTS = 2000
+"""Of each kind; a script of 5,000 lines has some hundred."""
+LONGEST = 300
+"""Characters of a statement or an argument."""
+MOST_ARGUMENTS = 20
+FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "trl": "TRL",
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "lightning_fabric": "Lightning",
+    "deepspeed": "DeepSpeed",
+    "ray": "Ray",
+    "horovod": "Horovod",
+    "colossalai": "Colossal-AI",
+    "megatron": "Megatron",
+    "fairscale": "FairScale",
+    "ignite": "Ignite",
+    "composer": "Composer",
+    "mmengine": "MMEngine",
+    "detectron2": "Detectron2",
+    "fastai": "fastai",
+    "nemo": "NeMo",
+    "torchtitan": "torchtitan",
+    "fairseq": "fairseq",
+    "torch_xla": "torch_xla",
+    "apex": "Apex",
+    "nvidia.dali": "DALI",
+    "ffcv": "FFCV",
+    "webdataset": "WebDataset",
+    "streaming": "MosaicML Streaming",
+    "torch.nn.parallel.DistributedDataParallel": "DDP",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP1",
+    "torch.distributed.fsdp.fully_shard": "FSDP2",
+    "torch.distributed.tensor": "tensor parallelism",
+    "torch.distributed.pipelining": "pipeline parallelism",
+    "torch.distributed.rpc": "RPC",
+}
+"""Names of packages, and of torch's own ways, as users call them."""
+DEVICES = ("set_device", "device_id", "device_ids", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
+HOLDS_BACK = ("no_sync", "require_backward_grad_sync", "set_requires_gradient_sync")
+SETTINGS = ("torch.backends.", "os.environ[")
+
+Fact = TypeVar("Fact")
+At = Callable[[ast.AST, Scope], SourceLine]
+
+
+def read(script: Path, folders: Sequence[Path]) -> Script:
+    """Read a script, and the modules that it imports from its folder or from ``folders``.
+
+    ``folders`` are those that the launch line puts on the path of imports. Files that cannot be
+    read are in ``unseen``; this never raises.
+    """
+    modules = Modules.read(script, folders)
+    walks = [Walk(module) for module in modules.found]
+    program = Program(walks)
+    lines = {walk.scopes[0].module: _Lines(walk.scopes[0].module) for walk in walks}
+
+    def at(node: ast.AST, scope: Scope) -> SourceLine:
+        return lines[scope.module].at(node, scope.name)
+
+    return Script(
+        files=tuple(module.shown for module in modules.found),
+        lines=sum(len(module.lines) for module in modules.found),
+        imports=_first(_imports(walks, at)),
+        calls=_first(_call(call, program, at) for call in program.calls if _kept(call, program)),
+        loops=_first(_loops(program, at)),
+        settings=_first(_settings(program, at)),
+        datasets=_first(
+            one
+            for walk in walks
+            for top in walk.scopes[:1]
+            for one in datasets(top.module.nodes, top.names, partial(at, scope=top))
+        ),
+        kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
+        splits=_first(at(node, scope) for node, scope in splits(program)),
+        names_device=_line(walks, _names_a_device, at),
+        holds_back=_line(walks, _holds_back, at),
+        unseen=tuple(modules.unseen),
+    )
+
+
+class _Lines:
+    """The statements of a module as text."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._statements: dict[int, ast.stmt] = {}
+        for node in module.nodes:
+            if isinstance(node, ast.stmt):
+                # The innermost statement that begins at a line comes last.
+                self._statements[node.lineno] = node
+
+    def at(self, node: ast.AST, function: str) -> SourceLine:
+        """The line of a node, with the text of its statement."""
+        line: int = node.lineno  # type: ignore[attr-defined]
+        return SourceLine(
+            file=self._module.shown, line=line, text=self._text(node), function=function
+        )
+
+    def _text(self, node: ast.AST) -> str:
+        first: int = node.lineno  # type: ignore[attr-defined]
+        last = node.end_lineno or first  # type: ignore[attr-defined]
+        own = self._statements.get(first)
+        simple = own is not None and not hasattr(own, "body")
+        if own is not None and simple:
+            last = own.end_lineno or last
+        if last == first or hasattr(node, "body"):
+            text = self._module.lines[first - 1].strip()
+        else:
+            text = source(own if own is not None and simple else node)
+        return _cut(text)
+
+
+def _cut(text: str) -> str:
+    return beginning(" ".join(text.split()), LONGEST)
+
+
+def _first(facts: Iterator[Fact]) -> tuple[Fact, ...]:
+    return tuple(islice(facts, MOST_FACTS))
+
+
+def _line(walks: Sequence[Walk], names: Callable[[str], bool], at: At) -> SourceLine | None:
+    """The first line that has such a name; None: no line has."""
+    for walk in walks:
+        top = walk.scopes[0]
+        for node in top.module.nodes:
+            if any(map(names, _words(node))):
+                return at(node, top)
+    return None
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name | ast.Attribute | ast.arg):
+        yield own_name(node) or getattr(node, "arg", "")
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
+        yield node.value
+    elif isinstance(node, ast.Call):
+        # `model.to(rank)`
+        if own_name(node.func) in ("to", "cuda", "device", "set_device"):
+            yield from ("device_id" for one in node.args if hints(one))
+        yield from (word.arg for word in node.keywords if word.arg == "device_id")
+
+
+def _names_a_device(name: str) -> bool:
+    found = lower(name)
+    return name in DEVICES or {"local", "rank"} <= found or bool({"gpu", "devices"} & found)
+
+
+def _holds_back(name: str) -> bool:
+    return name in HOLDS_BACK
+
+
+def _imports(walks: Sequence[Walk], at: At) -> Iterator[SourceImport]:
+    """Each framework once, where it is first imported or used."""
+    found: set[str] = set()
+    for walk in walks:
+        top = walk.scopes[0]
+        for node in top.module.nodes:
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            for name in _names(node):
+                tops = [name, *(name.rpartition(".")[0], name.partition(".")[0])]
+                known = [FRAMEWORKS[one] for one in map(moved, tops) if one in FRAMEWORKS]
+                if name.startswith("transformers.") and name.endswith("Trainer"):
+                    known.append("Trainer")
+                for framework in known:
+                    if framework not in found:
+                        found.add(framework)
+                        yield SourceImport(framework=framework, at=at(node, top))
+
+
+def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif not node.level and node.module:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _kept(call: Call, program: Program) -> bool:
+    return matters(call) or (_for_one_rank(call) and program.reached(call) is not None)
+
+
+def _for_one_rank(call: Call) -> bool:
+    return any(block.kind == "one-rank" for block in call.around)
+
+
+def _call(call: Call, program: Program, at: At) -> SourceCall:
+    node = call.node
+    given = [
+        *((str(number), value) for number, value in enumerate(node.args)),
+        *((word.arg or "**", word.value) for word in node.keywords),
+    ][:MOST_ARGUMENTS]
+    branches = [block for block in call.around if block.kind in RANK_TESTS]
+    tests = [block for block in call.around if block.kind == "condition" and block.test]
+    reached = program.reached(call) if _for_one_rank(call) else None
+    if reached is None and is_collective(call):
+        reached = call
+    function = node.func
+    on = function.value if isinstance(function, ast.Attribute) else function
+    return SourceCall(
+        name=call.name or (f".{call.method}" if is_sharded_model(call) else ""),
+        at=at(node, call.scope),
+        arguments=tuple(_cut(source(value)) for name, value in given if name.isdigit()),
+        keywords={name: _cut(source(value)) for name, value in given if not name.isdigit()},
+        origins={name: origins(value, call.scope) for name, value in given},
+        on=call.on,
+        made_by=origins(on, call.scope) if variable(on) and call.name.startswith(".") else (),
+        assigned=_target(call),
+        within=tuple(_within(call.around, program)),
+        test=_cut(source(tests[-1].test)) if tests and tests[-1].test else "",
+        branch=at(branches[-1].node, call.scope) if branches else None,
+        for_some_ranks=call.scope in program.of_some_ranks,
+        collective=at(reached.node, reached.scope) if reached is not None else None,
+    )
+
+
+def _target(call: Call) -> str:
+    """The variable that gets the result itself; empty: none does."""
+    statement = call.statement
+    if isinstance(statement, ast.Assign) and statement.value is call.node:
+        return variable(statement.targets[0])
+    return ""
+
+
+def _within(around: Sequence[Block], program: Program) -> Iterator[Within]:
+    for block in around:
+        if block.kind == "loop":
+            if block.node in program.training:
+                yield "training"
+            else:
+                yield "epoch" if block.node in program.epochs else "loop"
+        elif block.kind != "condition" or not block.rest or _counts(block):
+            yield block.kind
+
+
+def _counts(block: Block) -> bool:
+    """Whether it is for one step in a number of steps."""
+    return block.test is not None and any(isinstance(one, ast.Mod) for one in ast.walk(block.test))
+
+
+def _loops(program: Program, at: At) -> Iterator[SourceLoop]:
+    for statement in program.statements:
+        if statement.node in program.training:
+            yield SourceLoop(at=at(statement.node, statement.scope), kind="training")
+        elif statement.node in program.epochs:
+            yield SourceLoop(at=at(statement.node, statement.scope), kind="epoch")
+
+
+def _settings(program: Program, at: At) -> Iterator[SourceSetting]:
+    for statement in program.statements:
+        node = statement.node
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                name = _setting(target, statement)
+                if name.startswith(SETTINGS):
+                    yield SourceSetting(
+                        name=name,
+                        value=_cut(source(node.value)),
+                        at=at(node, statement.scope),
+                        within=tuple(_within(statement.around, program)),
+                    )
+
+
+def _setting(target: ast.expr, statement: Statement) -> str:
+    names = statement.scope.names
+    if isinstance(target, ast.Subscript) and names.of(target.value) == "os.environ":
+        known = isinstance(target.slice, ast.Constant)
+        return f"os.environ[{target.slice.value}]" if known else ""  # type: ignore[attr-defined]
+    return names.of(target)

@@ -1,0 +1,290 @@
+"""The functions of a script's modules, what their variables are assigned from, and their calls."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ddoctor.blocks import LOOPS, Function
+from ddoctor.evidence.script import Within
+from ddoctor.script.modules import Module
+from ddoctor.script.names import Names, variable
+from ddoctor.script.ranks import kind_of, lower, own_name
+
+RANK_TESTS: frozenset[Within] = frozenset({"one-rank", "other-ranks", "some-ranks"})
+LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+CHANGES = (ast.AugAssign, ast.For, ast.AsyncFor, ast.comprehension)
+"""What gives a variable a value that no expression shows."""
+LEAVING = ("exit", "_exit")
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """A loop, a branch or a context that contains a call."""
+
+    kind: Within
+    node: ast.AST
+    test: ast.expr | None = None
+    rest: bool = False
+    """Whether it is what follows a branch that leaves the function or the loop."""
+
+
+@dataclass(eq=False)
+class Scope:
+    """A function, a method, or the top level of a module."""
+
+    module: Module
+    names: Names
+    node: ast.AST
+    name: str = ""
+    owner: str = ""
+    """The full name of its class."""
+    outer: Scope | None = None
+    attributes: dict[str, list[ast.expr | None]] = field(default_factory=dict)
+    """What ``self.name`` is assigned from: one table for all methods of a class."""
+    variables: dict[str, list[ast.expr | None]] = field(default_factory=dict)
+    """None stands for a value that no expression shows, such as an argument."""
+    inner: dict[str, Scope] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    guarded: bool = False
+    """Whether a decorator, or what contains its definition, tests the rank."""
+
+    @property
+    def full_name(self) -> str:
+        """Its name with that of the module."""
+        return f"{self.module.name}.{self.name}"
+
+    def assigned(self, name: str) -> Sequence[ast.expr | None]:
+        """What a variable is assigned from, in this function or around it; empty: unknown."""
+        if name.startswith("self."):
+            return self.attributes.get(name, ())
+        scope: Scope | None = self
+        while scope is not None:
+            if name in scope.variables:
+                return scope.variables[name]
+            scope = scope.outer
+        return ()
+
+    def shown(self, name: str) -> Sequence[ast.expr]:
+        """The same where expressions show all of it."""
+        values = self.assigned(name)
+        return [value for value in values if value is not None] if None not in values else ()
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """A call, with what contains it in its function."""
+
+    node: ast.Call
+    scope: Scope
+    around: tuple[Block, ...]
+    statement: ast.stmt
+    name: str
+
+    @property
+    def method(self) -> str:
+        """The last part of its name."""
+        return own_name(self.node.func)
+
+    @property
+    def on(self) -> str:
+        """The variable whose method it is; empty: no variable."""
+        return variable(self.node.func.value) if isinstance(self.node.func, ast.Attribute) else ""
+
+    @property
+    def loops(self) -> Sequence[Block]:
+        """The loops around it, the outermost first."""
+        return [block for block in self.around if block.kind == "loop"]
+
+    @property
+    def tests_rank(self) -> bool:
+        """Whether a branch around it tests the rank."""
+        return any(block.kind in RANK_TESTS for block in self.around)
+
+
+@dataclass(frozen=True, eq=False)
+class Statement:
+    """An assignment or another statement, with what contains it."""
+
+    node: ast.stmt
+    scope: Scope
+    around: tuple[Block, ...]
+
+
+class Walk:
+    """All scopes, calls and statements of a module."""
+
+    def __init__(self, module: Module) -> None:
+        self.scopes: list[Scope] = []
+        self.statements: list[Statement] = []
+        self.classes: list[tuple[ast.ClassDef, Scope]] = []
+        self._of: dict[ast.AST, Scope] = {}
+        top = self._scope(Scope(module, Names(module), module.tree))
+        self._collect(module.tree, top, "")
+        self._body(module.tree.body, top, ())
+
+    def _scope(self, scope: Scope) -> Scope:
+        self.scopes.append(scope)
+        self._of[scope.node] = scope
+        return scope
+
+    # First all variables: a function may use what the module assigns after it.
+
+    def _collect(self, node: ast.AST, scope: Scope, owner: str) -> None:
+        for part in ast.iter_child_nodes(node):
+            if isinstance(part, Function):
+                name = f"{owner.rpartition('.')[2]}.{part.name}" if owner else part.name
+                inner = self._scope(
+                    Scope(scope.module, scope.names, part, name, owner, scope, scope.attributes)
+                )
+                scope.inner[part.name] = inner
+                for one in ast.walk(part.args):
+                    if isinstance(one, ast.arg):
+                        inner.variables[one.arg] = [None]
+                self._collect(part, inner, "")
+            elif isinstance(part, ast.ClassDef):
+                self.classes.append((part, scope))
+                around = Scope(scope.module, scope.names, part, scope.name, "", scope, {})
+                self._collect(part, around, f"{scope.module.name}.{part.name}")
+            else:
+                _assign(part, scope)
+                self._collect(part, scope, owner)
+
+    def _body(self, body: Sequence[ast.stmt], scope: Scope, around: tuple[Block, ...]) -> None:
+        for node in body:
+            self.statements.append(Statement(node, scope, around))
+            self._statement(node, scope, around)
+            around = (*around, *_rest(node, scope))
+
+    def _statement(self, node: ast.stmt, scope: Scope, around: tuple[Block, ...]) -> None:
+        if isinstance(node, Function):
+            self._function(node, scope, around)
+        elif isinstance(node, ast.ClassDef):
+            for one in node.body:
+                self._statement(one, scope, around)
+        elif isinstance(node, ast.If):
+            self._expression(node.test, node, scope, around)
+            body = around
+            if not _is_main_guard(node.test):
+                kind = kind_of(node.test, scope.shown)
+                body = (*around, Block(kind, node, node.test))
+                other = kind_of(node.test, scope.shown, negated=True)
+                self._body(node.orelse, scope, (*around, Block(other, node, node.test)))
+            self._body(node.body, scope, body)
+        elif isinstance(node, LOOPS):
+            for part in ast.iter_child_nodes(node):
+                if isinstance(part, ast.expr):
+                    self._expression(part, node, scope, around)
+            self._body(node.body, scope, (*around, Block("loop", node)))
+            self._body(node.orelse, scope, around)
+        elif isinstance(node, ast.With | ast.AsyncWith):
+            for item in node.items:
+                self._expression(item.context_expr, node, scope, around)
+            self._body(node.body, scope, (*around, *_contexts(node)))
+        elif isinstance(node, ast.Try):
+            self._body(node.body, scope, around)
+            for handler in node.handlers:
+                self._body(handler.body, scope, (*around, Block("condition", handler)))
+            self._body([*node.orelse, *node.finalbody], scope, around)
+        elif isinstance(node, ast.Match):
+            for case in node.cases:
+                self._body(case.body, scope, (*around, Block("condition", case)))
+        else:
+            for part in ast.iter_child_nodes(node):
+                self._expression(part, node, scope, around)
+
+    def _function(
+        self,
+        node: ast.FunctionDef | ast.AsyncFunctionDef,
+        scope: Scope,
+        around: tuple[Block, ...],
+    ) -> None:
+        inner = self._of[node]
+        defined = any(block.kind in RANK_TESTS for block in around)
+        inner.guarded = scope.guarded or defined or any(map(_for_ranks, node.decorator_list))
+        still = [one for one in node.decorator_list if _has(one, "no_grad", "inference_mode")]
+        self._body(node.body, inner, tuple(Block("no-grad", one) for one in still))
+
+    def _expression(
+        self, node: ast.AST, statement: ast.stmt, scope: Scope, around: tuple[Block, ...]
+    ) -> None:
+        if isinstance(node, ast.Call):
+            name = scope.names.of(node.func)
+            scope.calls.append(Call(node, scope, around, statement, name))
+        if isinstance(node, ast.IfExp):
+            self._expression(node.test, statement, scope, around)
+            for value, negated in ((node.body, False), (node.orelse, True)):
+                kind = kind_of(node.test, scope.shown, negated=negated)
+                self._expression(value, statement, scope, (*around, Block(kind, node, node.test)))
+            return
+        if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
+            for value in node.values:
+                self._expression(value, statement, scope, around)
+                around = (*around, Block(kind_of(value, scope.shown), node, value))
+            return
+        for part in ast.iter_child_nodes(node):
+            self._expression(part, statement, scope, around)
+
+
+def _assign(node: ast.AST, scope: Scope) -> None:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            _set(target, node.value, scope)
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+        _set(node.target, node.value, scope)
+    elif isinstance(node, CHANGES):
+        _set(node.target, None, scope)
+    elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+        _set(node.optional_vars, None, scope)
+
+
+def _set(target: ast.expr, value: ast.expr | None, scope: Scope) -> None:
+    if isinstance(target, ast.Tuple | ast.List):
+        values: Sequence[ast.expr | None] = [None] * len(target.elts)
+        if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
+            values = value.elts
+        for one, part in zip(target.elts, values, strict=True):
+            _set(one, part, scope)
+    elif name := variable(target):
+        table = scope.attributes if name.startswith("self.") else scope.variables
+        table.setdefault(name, []).append(value)
+
+
+def _rest(node: ast.stmt, scope: Scope) -> Iterator[Block]:
+    """What follows a branch that leaves is for those that do not enter it."""
+    if isinstance(node, ast.If) and not node.orelse and _leaves(node.body):
+        kind = kind_of(node.test, scope.shown, negated=True)
+        yield Block(kind, node, node.test, rest=True)
+
+
+def _leaves(body: Sequence[ast.stmt]) -> bool:
+    last = body[-1]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
+        return _has(last.value.func, *LEAVING)
+    return isinstance(last, LEAVES)
+
+
+def _contexts(node: ast.With | ast.AsyncWith) -> Iterator[Block]:
+    for item in node.items:
+        if _has(item.context_expr, "no_grad", "inference_mode"):
+            yield Block("no-grad", node)
+        if _has(item.context_expr, "no_sync"):
+            yield Block("no-sync", node)
+
+
+def _has(node: ast.AST, *names: str) -> bool:
+    return any(
+        getattr(part, "attr", None) in names or getattr(part, "id", None) in names
+        for part in ast.walk(node)
+    )
+
+
+def _for_ranks(decorator: ast.AST) -> bool:
+    """Such as ``rank_zero_only`` or ``on_main_process``; ``hydra.main`` is none."""
+    found = {word for part in ast.walk(decorator) for word in lower(own_name(part))}
+    return bool(found & {"rank", "master"}) or {"main", "process"} <= found
+
+
+def _is_main_guard(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and variable(test.left) == "__name__"

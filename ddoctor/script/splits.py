@@ -1,0 +1,81 @@
+"""Lines that use the rank or the number of ranks in a way that may give each rank its own data."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from ddoctor.script.names import variable
+from ddoctor.script.program import Program
+from ddoctor.script.ranks import lower
+from ddoctor.script.scopes import Call, Scope
+
+RANKS = frozenset({"rank", "ranks", "world", "replica", "replicas", "shard", "shards", "procid"})
+OF_DEVICES = frozenset({"local", "gpu", "device"})
+NO_SPLITTERS = ("split", "rsplit", "train_test_split", "path")
+SPLITTERS = frozenset({"sampler", "shard", "shards", "sharded", "split", "distribute", "mesh"})
+"""Words of functions that share data out, whatever they get."""
+HARMLESS = frozenset(
+    {
+        *("print", "info", "debug", "warning", "error", "log", "format", "join", "write"),
+        *("set_device", "device", "to", "cuda", "device_count", "range", "int", "str", "bool"),
+        *("DistributedDataParallel", "DDP", "FullyShardedDataParallel", "FSDP"),
+        *("init_process_group", "spawn", "barrier", "all_reduce", "broadcast", "reduce", "append"),
+        *("all_gather", "gather", "getenv", "get", "isinstance", "getattr", "hasattr", "float"),
+        *("add_argument", "new_group", "load", "save", "set_postfix", "tqdm"),
+    }
+)
+"""Functions that select no data by a rank that they get."""
+
+
+def splits(program: Program) -> Iterator[tuple[ast.AST, Scope]]:
+    """The calls and expressions, each with its function or file."""
+    for call in program.calls:
+        selects = call.method not in HARMLESS and _passes(call, program)
+        splitter = SPLITTERS & lower(call.method) and call.method not in NO_SPLITTERS
+        if selects or splitter:
+            yield call.node, call.scope
+    for scope in program.scopes:
+        for node in scope.module.nodes if scope.outer is None else ():
+            selects = isinstance(node, ast.Subscript) and _is_rank(node.slice)
+            if selects or (isinstance(node, ast.BinOp) and _shifts(node)):
+                yield node, scope
+
+
+def _passes(call: Call, program: Program) -> bool:
+    """Whether a call gets a rank, and its function may select data by it."""
+    given = [
+        (keyword, value)
+        for keyword, value in (
+            *((None, value) for value in call.node.args),
+            *((word.arg, word.value) for word in call.node.keywords),
+        )
+        if _is_rank(value)
+    ]
+    if not given:
+        return False
+    called = program.called(call)
+    if called is None:
+        return True
+    # The function's own lines show what it does, if its argument has such a name as well.
+    names = [name for name in called.variables if (RANKS | OF_DEVICES) & lower(name)]
+    return not names
+
+
+def _is_rank(node: ast.AST) -> bool:
+    """Whether an expression has a rank or the number of ranks in it, other than a local one."""
+    return any(
+        RANKS & lower(name) and "local" not in lower(name)
+        for part in ast.walk(node)
+        if (name := variable(part).rpartition(".")[2])
+    )
+
+
+def _shifts(node: ast.BinOp) -> bool:
+    """Whether it adds or multiplies a rank, as for a seed or an offset, but for a device."""
+    text = {
+        word
+        for part in ast.walk(node)
+        for word in lower(getattr(part, "attr", None) or getattr(part, "id", ""))
+    }
+    return "rank" in text and not {"count", "local"} & text and not isinstance(node.op, ast.Mod)

@@ -1,0 +1,242 @@
+"""Samplers, shards, workers and generators: which samples each rank and worker gets."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.models import Confidence, Severity
+from tests.script.conftest import Review
+from tests.script.sources import ACCELERATE, CLASSES, HEAD, ddp, in_functions
+
+PLAIN_LOADER = "loader = DataLoader(data, shuffle=True, num_workers=4, persistent_workers=True)"
+PART = "dist.init_process_group('gloo')\nmodel = DDP(Net())\n"
+
+
+@pytest.mark.parametrize("style", [str, in_functions])
+def test_set_epoch_is_missing(review: Review, style: type[str]) -> None:
+    found = review(style(ddp(each_epoch="")))
+    assert found.keys() == {"missing-set-epoch"}
+    finding = found["missing-set-epoch"]
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert "`sampler = DistributedSampler(data)`" in finding.because
+    assert "sampler.set_epoch(epoch)" in finding.fixes[0].paste
+
+
+def test_set_epoch_is_missing_in_a_class(review: Review) -> None:
+    found = review(CLASSES.replace("self.sampler.set_epoch(epoch)", "pass"))
+    assert found.keys() == {"missing-set-epoch"}
+    assert "self.sampler.set_epoch(epoch)" in found["missing-set-epoch"].fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        ddp(each_epoch="loader.sampler.set_epoch(epoch)"),
+        ddp(
+            each_epoch="",
+            loader="sampler = DistributedSampler(data, shuffle=False)\n"
+            "loader = DataLoader(data, sampler=sampler, num_workers=2, persistent_workers=True)",
+        ),
+        # accelerate calls it.
+        ddp(head="import accelerate", each_epoch=""),
+        # A single pass.
+        ddp(each_epoch="").replace("for epoch in range(10):", "if True:"),
+    ],
+)
+def test_quiet_where_the_order_changes_or_need_not(review: Review, source: str) -> None:
+    assert review(source) == {}
+
+
+def test_quiet_where_a_module_calls_set_epoch(review: Review) -> None:
+    source = ddp(head="from own import start", each_epoch="start(sampler, epoch)")
+    module = "def start(sampler, epoch):\n    sampler.set_epoch(epoch)\n"
+    assert review(source, {"own.py": module}) == {}
+
+
+def test_every_rank_reads_everything(review: Review) -> None:
+    found = review(ddp(loader=PLAIN_LOADER, each_epoch=""))
+    assert found.keys() == {"duplicate-data-across-ranks"}
+    finding = found["duplicate-data-across-ranks"]
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    paste = finding.fixes[0].paste
+    assert "sampler = torch.utils.data.DistributedSampler(data)" in paste
+    assert "sampler=sampler" in paste
+    assert "shuffle" not in paste
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        # The rank selects files, samples, or the seed.
+        ddp(set_up=f"{PART}data = Images(dist.get_rank())", loader=PLAIN_LOADER, each_epoch=""),
+        ddp(
+            set_up=f"{PART}rank = dist.get_rank()\ndata = Images()[rank :: dist.get_world_size()]",
+            loader=PLAIN_LOADER,
+            each_epoch="",
+        ),
+        ddp(
+            set_up=f"{PART}torch.manual_seed(1 + dist.get_rank())\ndata = Images()",
+            loader=PLAIN_LOADER,
+            each_epoch="",
+        ),
+        # A sampler of the user's own, or arguments that the source does not show.
+        ddp(loader="loader = DataLoader(data, batch_sampler=Batches(data))", each_epoch="").replace(
+            "Batches(data))", "Batches(data), num_workers=2, persistent_workers=True)"
+        ),
+        ddp(loader="loader = DataLoader(data, **options)", each_epoch=""),
+        # Only the evaluation.
+        ddp(loader=PLAIN_LOADER.replace("loader =", "val_loader ="), each_epoch=""),
+        # A single process.
+        f"{HEAD}\nloader = DataLoader(Images(), shuffle=True, num_workers=4)\n",
+        ACCELERATE,
+    ],
+)
+def test_quiet_where_anything_may_share_the_samples_out(review: Review, source: str) -> None:
+    assert review(source) == {}
+
+
+def test_a_sampler_and_shuffle(review: Review) -> None:
+    loader = "loader = DataLoader(data, sampler=DistributedSampler(data), shuffle=True)"
+    found = review(ddp(loader=loader, each_epoch="loader.sampler.set_epoch(epoch)"))
+    finding = found["script-error"]
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert finding.fixes[0].paste == loader.replace(", shuffle=True", "")
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        "sampler = DistributedSampler(data) if distributed else None\n"
+        "loader = DataLoader(data, sampler=sampler, shuffle=True)",
+        "loader = DataLoader(data, sampler=sampler, shuffle=sampler is None)",
+        "loader = DataLoader(data, sampler=None, shuffle=True)",
+        "loader = DataLoader(data, sampler=DistributedSampler(data), shuffle=False)",
+    ],
+)
+def test_quiet_where_one_of_both_is_off(review: Review, loader: str) -> None:
+    found = review(ddp(loader=loader, each_epoch="loader.sampler.set_epoch(epoch)"))
+    assert "script-error" not in found
+
+
+STREAM = """
+class Stream(IterableDataset):
+    def __iter__(self):
+        for line in open(self.path):
+            yield line
+"""
+OF_STREAM = "loader = DataLoader(Stream(), num_workers=4, persistent_workers=True)"
+
+
+def test_a_stream_without_shards(review: Review) -> None:
+    found = review(ddp(head=STREAM, loader=OF_STREAM, each_epoch=""))
+    assert found.keys() == {"iterable-dataset-not-sharded"}
+    finding = found["iterable-dataset-not-sharded"]
+    assert finding.severity is Severity.WARNING
+    assert "every rank and worker reads the whole stream" in finding.because
+
+
+def test_a_stream_without_shards_of_workers(review: Review) -> None:
+    one = f"{HEAD}{STREAM}loader = DataLoader(Stream(), num_workers=4, persistent_workers=True)"
+    assert "every worker reads" in review(one)["iterable-dataset-not-sharded"].because
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "info = torch.utils.data.get_worker_info()",
+        "yield from self.share(dist.get_rank(), dist.get_world_size())",
+        "yield from itertools.islice(self.items, self.first, None, self.parts)",
+        # Random samples need no shards.
+        "yield torch.randint(100, (8,))",
+    ],
+)
+def test_quiet_where_the_stream_may_be_shared_out(review: Review, body: str) -> None:
+    head = STREAM.replace("for line in open(self.path):\n            yield line", body)
+    assert review(ddp(head=head, loader=OF_STREAM, each_epoch="")) == {}
+
+
+def test_quiet_about_a_stream_in_the_training_process(review: Review) -> None:
+    assert review(f"{HEAD}{STREAM}loader = DataLoader(Stream(), num_workers=1)") == {}
+
+
+AUGMENTED = """
+import numpy as np
+
+class Augmented(Dataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def __getitem__(self, index):
+        return self.images[index] + self.rng.normal()
+"""
+OF_AUGMENTED = (
+    "sampler = DistributedSampler(data)\n"
+    "loader = DataLoader(data, sampler=sampler, num_workers=4, persistent_workers=True)"
+)
+
+
+def augmented(head: str = AUGMENTED, loader: str = OF_AUGMENTED) -> str:
+    return ddp(head=head, loader=f"data = Augmented()\n{loader}").replace("data = Images()\n", "")
+
+
+def test_a_generator_that_each_worker_copies(review: Review) -> None:
+    found = review(augmented())
+    assert found.keys() == {"identical-rng-across-workers"}
+    finding = found["identical-rng-across-workers"]
+    assert "`self.rng = np.random.default_rng(0)`" in finding.because
+    assert "info.dataset.rng" in finding.fixes[0].paste
+    assert "worker_init_fn=seed_worker" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        # torch seeds these in each worker.
+        augmented(AUGMENTED.replace("self.rng.normal()", "np.random.normal()")),
+        augmented(AUGMENTED.replace("self.rng.normal()", "torch.randn(())")),
+        augmented(loader=OF_AUGMENTED.replace("num_workers=4", "num_workers=1")),
+        augmented(loader=OF_AUGMENTED.replace("num_workers", "worker_init_fn=seed, num_workers")),
+        # Drawn once, in the constructor.
+        augmented(AUGMENTED.replace("+ self.rng.normal()", "")),
+        # Made again in each item.
+        augmented(AUGMENTED.replace("self.rng.normal()", "np.random.default_rng(index).normal()")),
+    ],
+)
+def test_quiet_where_workers_draw_different_numbers(review: Review, source: str) -> None:
+    assert review(source) == {}
+
+
+ON_GPU = """
+class OnGpu(Dataset):
+    def __getitem__(self, index):
+        return self.images[index].cuda()
+"""
+
+
+def test_cuda_in_forked_workers(review: Review) -> None:
+    loader = "loader = DataLoader(OnGpu(), num_workers=2, persistent_workers=True)"
+    finding = review(f"{HEAD}{ON_GPU}{loader}")["dataloader-fork-unsafe"]
+    assert finding.severity is Severity.ERROR
+    assert "self.images[index].cuda()" in finding.because
+    spawned = loader.replace("num_workers", "multiprocessing_context='spawn', num_workers")
+    assert review(f"{HEAD}{ON_GPU}{spawned}") == {}
+    assert review(f"{HEAD}{ON_GPU}loader = DataLoader(OnGpu(), num_workers=0)") == {}
+    start = "torch.multiprocessing.set_start_method('spawn')\n"
+    assert review(f"{HEAD}{ON_GPU}{start}{loader}") == {}
+
+
+def test_workers_are_only_noted(review: Review) -> None:
+    alone = review(
+        ddp(loader="sampler = DistributedSampler(data)\nloader = DataLoader(data, sampler=sampler)")
+    )
+    assert alone["dataloader-bottleneck"].severity is Severity.NOTE
+    assert "num_workers=4" in alone["dataloader-bottleneck"].fixes[0].paste
+    again = review(
+        ddp(
+            each_epoch="sampler.set_epoch(epoch)\nloader = DataLoader(data, "
+            "sampler=sampler, num_workers=4)"
+        )
+    )
+    finding = again["worker-restart-each-epoch"]
+    assert finding.severity is Severity.NOTE
+    assert "is made again in each epoch" in finding.because

@@ -1,0 +1,114 @@
+"""Which GPU a rank uses."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.models import Confidence, Severity
+from tests.script.conftest import Review
+from tests.script.sources import CLASSES, SET_UP, ddp
+
+BINDING = "wrong-device-binding"
+GPU_0 = "gpu0-extra-memory"
+REST = "dist.init_process_group('nccl')\nmodel = DDP(Net().cuda())\ndata = Images()\n"
+
+
+@pytest.mark.parametrize(
+    "set_up",
+    [
+        'torch.cuda.set_device(int(os.environ["RANK"]))\n',
+        'rank = int(os.environ.get("RANK", 0))\ntorch.cuda.set_device(rank)\n',
+        "rank = dist.get_rank()\ntorch.cuda.set_device(f'cuda:{rank}')\n",
+        "device = torch.device('cuda', dist.get_rank())\n",
+    ],
+)
+def test_the_global_rank_selects_the_gpu(review: Review, set_up: str) -> None:
+    found = review(ddp(set_up=set_up + REST))
+    assert found.keys() == {BINDING}
+    assert found[BINDING].severity is Severity.NOTE
+
+
+def test_the_global_rank_selects_the_gpu_in_a_class(review: Review) -> None:
+    selects = CLASSES.replace("set_device(self.local_rank)", "set_device(self.rank)")
+    assert review(selects).keys() == {BINDING}
+
+
+@pytest.mark.parametrize(
+    "set_up",
+    [
+        "rank = dist.get_rank() % torch.cuda.device_count()\ntorch.cuda.set_device(rank)\n",
+        "torch.cuda.set_device(dist.get_rank(of_host))\n",
+        "torch.cuda.set_device(rank)\n",
+        "rank = dist.get_rank() if alone else local\ntorch.cuda.set_device(rank)\n",
+        'rank = int(os.environ["LOCAL_RANK"])\ntorch.cuda.set_device(rank)\n',
+    ],
+)
+def test_quiet_where_the_number_may_be_of_the_host(review: Review, set_up: str) -> None:
+    assert review(ddp(set_up=set_up + REST)) == {}
+
+
+def test_no_rank_selects_a_gpu(review: Review) -> None:
+    found = review(ddp(set_up=REST))
+    assert found.keys() == {BINDING}
+    finding = found[BINDING]
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.LIKELY)
+    assert "LOCAL_RANK" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "set_up",
+    [
+        SET_UP,
+        REST.replace("'nccl'", "'gloo'"),
+        REST.replace("'nccl'", "backend"),
+        REST.replace("'nccl'", "'nccl', device_id=device"),
+        REST.replace(".cuda()", ".to(dist.get_rank())"),
+        REST.replace(".cuda()", ".cuda(args.gpu)"),
+        f'os.environ["CUDA_VISIBLE_DEVICES"] = str(mine)\n{REST}',
+    ],
+)
+def test_quiet_where_a_gpu_is_selected_or_none_is_used(review: Review, set_up: str) -> None:
+    assert review(ddp(set_up=set_up)) == {}
+
+
+LOAD = "state = torch.load(path)\nmodel.load_state_dict(state['model'])\n"
+
+
+def test_a_checkpoint_returns_to_gpu_0(review: Review) -> None:
+    found = review(ddp(set_up=SET_UP + LOAD))
+    assert found.keys() == {GPU_0}
+    finding = found[GPU_0]
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    assert finding.fixes[0].paste == "state = torch.load(path, map_location='cpu')"
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        LOAD.replace("(path)", "(path, map_location='cpu')"),
+        LOAD.replace("(path)", "(path, device)"),
+        LOAD.replace("(path)", "(path, **options)"),
+        # Not a checkpoint.
+        "table = torch.load(path)\n",
+        # The way of one process, next to that of several.
+        "if gpu is None:\n    state = torch.load(path)\n"
+        "else:\n    state = torch.load(path, map_location=device)\nmodel.load_state_dict(state)\n",
+        "if local_rank == 0:\n    state = torch.load(path)\n    model.load_state_dict(state)\n",
+    ],
+)
+def test_quiet_where_it_goes_elsewhere(review: Review, load: str) -> None:
+    assert review(ddp(set_up=SET_UP + load)) == {}
+
+
+def test_quiet_about_a_checkpoint_without_gpus(review: Review) -> None:
+    on_cpu = "dist.init_process_group('gloo')\nmodel = DDP(Net())\ndata = Images()\n"
+    assert review(ddp(set_up=on_cpu + LOAD)) == {}
+
+
+def test_data_parallel_is_noted(review: Review) -> None:
+    source = "import torch\nmodel = torch.nn.DataParallel(net)\n"
+    found = review(source)
+    assert found["not-launched-distributed"].severity is Severity.NOTE
+    assert review(ddp(head="if alone:\n    model = torch.nn.DataParallel(net)")) == {}
+    guarded = source.replace("model =", "if rank == 0: model =")
+    assert review(guarded) == {}

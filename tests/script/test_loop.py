@@ -1,0 +1,151 @@
+"""What the training loop does in each step."""
+
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.models import Confidence, Severity
+from tests.script.conftest import Review
+from tests.script.sources import ACCELERATE, CLASSES, STEP, ddp, in_functions
+
+KEPT = "autograd-graph-retained"
+SYNC = "gradient-sync-every-microstep"
+LOOP = "step-loop-overhead"
+FLAGS = "torch-backend-flags-misset"
+REENTRANT = "activation-checkpoint-reentrant"
+
+
+@pytest.mark.parametrize(
+    "line", ["total += loss", "losses.append(loss)", "total += loss.mean() / 4", "losses += [loss]"]
+)
+def test_losses_keep_their_graph(review: Review, line: str) -> None:
+    found = review(ddp(before="total = 0\nlosses = []", step=f"{STEP}{line}"))
+    assert found.keys() == {KEPT}
+    assert (found[KEPT].severity, found[KEPT].confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert "detach()" in found[KEPT].fixes[0].paste
+
+
+def test_losses_keep_their_graph_under_accelerate(review: Review) -> None:
+    assert review(ACCELERATE.replace("loss.detach().float()", "loss")).keys() == {KEPT}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        f"{STEP}total += loss.detach()",
+        f"{STEP}total += float(loss)",
+        f"{STEP}loss = loss.detach()\ntotal += loss",
+        f"{STEP}losses.append(loss.detach().cpu())",
+        f"{STEP}meter.update(loss)",
+        f"{STEP}total += reduce(loss)",
+        # Made in the step, or emptied in it.
+        f"losses = []\n{STEP}losses.append(loss)",
+        f"{STEP}losses.append(loss)\nlosses.clear()",
+        # The sum is what backward gets.
+        "total = 0\nfor part in batch:\n    loss = model(part)\n    total += loss\n"
+        "total.backward()\noptimizer.step()",
+        f"{STEP}with torch.no_grad():\n    total += loss",
+    ],
+)
+def test_quiet_where_no_graph_is_kept(review: Review, step: str) -> None:
+    assert review(ddp(before="total = 0\nlosses = []", step=step)) == {}
+
+
+ACCUMULATES = """
+loss = model(batch).sum() / 4
+loss.backward()
+if (number + 1) % 4 == 0:
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_gradients_are_reduced_in_every_turn_of_an_inner_loop(review: Review) -> None:
+    inner = "for part in batch.chunk(4):\n    loss = model(part).sum() / 4\n    loss.backward()\n"
+    found = review(ddp(step=f"{inner}optimizer.step()\noptimizer.zero_grad()"))
+    assert found.keys() == {SYNC}
+    assert "after the inner loop" in found[SYNC].because
+    held = inner.replace("    loss =", "    model.require_backward_grad_sync = last\n    loss =")
+    assert review(ddp(step=f"{held}optimizer.step()")) == {}
+    # Each turn makes a step.
+    assert review(ddp(step=f"{inner}    optimizer.step()")) == {}
+
+
+@pytest.mark.parametrize("style", [str, in_functions])
+def test_gradients_are_reduced_in_every_micro_step(review: Review, style: type[str]) -> None:
+    found = review(style(ddp(step=ACCUMULATES)))
+    assert found.keys() == {SYNC}
+    assert found[SYNC].severity is Severity.WARNING
+    assert "last = (number + 1) % 4 == 0" in found[SYNC].fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        STEP,
+        ACCUMULATES.replace("loss.backward()", "with model.no_sync():\n    loss.backward()"),
+        f"model.require_backward_grad_sync = last\n{ACCUMULATES}",
+        # The generator, in one step of four.
+        "loss_d.backward()\nopt_d.step()\n"
+        "if number % 4 == 0:\n    loss_g.backward()\n    opt_g.step()",
+        # Skipped steps are no accumulation.
+        ACCUMULATES.replace("(number + 1) % 4 == 0", "torch.isfinite(loss)"),
+    ],
+)
+def test_quiet_where_nothing_is_reduced_in_vain(review: Review, step: str) -> None:
+    assert review(ddp(step=step)) == {}
+
+
+def test_quiet_where_a_framework_accumulates(review: Review) -> None:
+    assert review(ddp(head="import deepspeed", step=ACCUMULATES)) == {}
+
+
+@pytest.mark.parametrize(
+    "line", ["x = loss.item()", "torch.cuda.synchronize()", "torch.cuda.empty_cache()"]
+)
+def test_what_each_step_calls_is_noted(review: Review, line: str) -> None:
+    found = review(ddp(step=f"{STEP}{line}"))
+    assert found[LOOP].severity is Severity.NOTE
+    assert line in found[LOOP].because
+    for quiet in (f"if number % 50 == 0:\n    {line}", f"if last:\n    {line}"):
+        assert review(ddp(step=f"{STEP}{quiet}")) == {}
+    assert review(ddp(epoch=line)) == {}
+
+
+def test_anomaly_detection_is_left_on(review: Review) -> None:
+    on = "torch.autograd.set_detect_anomaly(True)\n"
+    assert review(ddp(head=on))[LOOP].severity is Severity.WARNING
+    assert LOOP in review(CLASSES.replace("import torch\n", f"import torch\n{on}"))
+    for quiet in (on.replace("True", "False"), on.replace("True", "args.debug")):
+        assert review(ddp(head=quiet)) == {}
+    assert review(ddp(head=f"if debug:\n    {on}")) == {}
+
+
+def test_deterministic_mode_is_noted(review: Review) -> None:
+    on = "torch.backends.cudnn.deterministic = True"
+    assert review(ddp(head=on))[FLAGS].severity is Severity.NOTE
+    assert review(ddp(head="torch.use_deterministic_algorithms(True)"))[FLAGS].fixes
+    assert review(ddp(head=f"if args.seed is not None:\n    {on}")) == {}
+    assert review(ddp(head="torch.backends.cudnn.benchmark = True")) == {}
+
+
+BLOCKS = "from torch.utils.checkpoint import checkpoint\n"
+
+
+def test_reentrant_blocks_under_a_search_for_parameters(review: Review) -> None:
+    searching = ddp(head=BLOCKS, step=STEP.replace("model(batch)", BLOCK)).replace(
+        ".to(local_rank))", ".to(local_rank), find_unused_parameters=True)"
+    )
+    found = review(searching)
+    assert found.keys() == {REENTRANT}
+    assert "use_reentrant=False" in found[REENTRANT].fixes[0].paste
+    for one, other in (
+        ("use_reentrant=True", "use_reentrant=False"),
+        ("find_unused_parameters=True", "find_unused_parameters=False"),
+        ("find_unused_parameters=True", "find_unused_parameters=True, static_graph=True"),
+        ("use_reentrant=True", "use_reentrant=args.reentrant"),
+    ):
+        assert review(searching.replace(one, other)) == {}
+
+
+BLOCK = "checkpoint(block, batch, use_reentrant=True)"
