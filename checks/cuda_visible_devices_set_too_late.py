@@ -18,8 +18,6 @@ from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
-EXPLAINS = ("wrong-device-binding", "gpu0-extra-memory")
-
 
 def in_the_source(script: Script) -> Iterator[Finding]:
     for setting in script.settings:

@@ -15,8 +15,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom, endings
-from ddoctor.analysis.script_source import LOADER, shown, with_keywords
-from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -83,34 +81,6 @@ def in_a_log(run: TrainingRun) -> Iterator[Finding]:
         because=f"a process {endings.went_wrong(first)}, according to {run.log}",
         fixes=(_fix(run, first),),
     )
-
-
-def sampler_and_shuffle(script: Script) -> Iterator[Finding]:
-    """A DataLoader with a sampler refuses to shuffle (torch/utils/data/dataloader.py)."""
-    for loader in script.of(LOADER):
-        kinds = [name for name in ("sampler", "batch_sampler") if name in loader.keywords]
-        made = [one for kind in kinds for one in loader.origin(kind)]
-        if loader.argument("shuffle", 2) == "True" and made and all(map(_is_sampler, made)):
-            yield Finding(
-                severity=Severity.ERROR,
-                confidence=Confidence.CERTAIN,
-                title="A DataLoader gets a sampler and shuffle=True, which torch refuses",
-                because=(
-                    f"{shown(loader.at)} raises ValueError: the {kinds[0]} decides the order, so "
-                    "shuffle must be False"
-                ),
-                fixes=(
-                    Fix.python(
-                        summary="let the sampler shuffle",
-                        paste=with_keywords(loader, shuffle=None),
-                        caution="DistributedSampler shuffles by default",
-                    ),
-                ),
-            )
-
-
-def _is_sampler(maker: str) -> bool:
-    return maker.endswith("Sampler")
 
 
 def _title(first: RankEnding, subject: str, several: bool) -> str:

@@ -95,29 +95,6 @@ def test_quiet_where_anything_may_share_the_samples_out(review: Review, source: 
     assert review(source) == {}
 
 
-def test_a_sampler_and_shuffle(review: Review) -> None:
-    loader = "loader = DataLoader(data, sampler=DistributedSampler(data), shuffle=True)"
-    found = review(ddp(loader=loader, each_epoch="loader.sampler.set_epoch(epoch)"))
-    finding = found["script-error"]
-    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
-    assert finding.fixes[0].paste == loader.replace(", shuffle=True", "")
-
-
-@pytest.mark.parametrize(
-    "loader",
-    [
-        "sampler = DistributedSampler(data) if distributed else None\n"
-        "loader = DataLoader(data, sampler=sampler, shuffle=True)",
-        "loader = DataLoader(data, sampler=sampler, shuffle=sampler is None)",
-        "loader = DataLoader(data, sampler=None, shuffle=True)",
-        "loader = DataLoader(data, sampler=DistributedSampler(data), shuffle=False)",
-    ],
-)
-def test_quiet_where_one_of_both_is_off(review: Review, loader: str) -> None:
-    found = review(ddp(loader=loader, each_epoch="loader.sampler.set_epoch(epoch)"))
-    assert "script-error" not in found
-
-
 STREAM = """
 class Stream(IterableDataset):
     def __iter__(self):
