@@ -72,7 +72,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
         own = "attach"
     if all("plan" in section.commands for section in evidence):
         own = "plan"
-    if command == "diagnose" and all("diagnose" in section.commands for section in evidence):
+    if command == "diagnose" and all(map(_of_files, evidence)):
         own = "diagnose"
     told = {
         way.check
@@ -82,6 +82,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
         if not any(
             need.section.commands == ("diagnose",) or need.section is Script
             for need in way.needs.values()
+            if not need.optional
         )
         if own is None
         or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
@@ -131,6 +132,12 @@ def examine(evidence: Evidence, command: Command) -> Report:
         crashed=crashed,
         unexplained=() if serious else tuple(_unexplained(evidence, findings)),
     )
+
+
+def _of_files(section: Section) -> bool:
+    """Return whether `ddoctor diagnose` made it of files that are no bundles."""
+    collected = "doctor" in section.commands and not section.printed
+    return "diagnose" in section.commands and not collected
 
 
 def _run(
