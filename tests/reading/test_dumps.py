@@ -47,7 +47,7 @@ SCRIPT = """
 @pytest.mark.parametrize(
     ("what", "causes"),
     [
-        ("sound", []),
+        pytest.param("sound", [], marks=pytest.mark.ward),
         ("absent", ["rank-stuck-outside-collective"]),
         ("differs", ["rank-dependent-control-flow"]),
     ],

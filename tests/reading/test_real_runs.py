@@ -45,7 +45,10 @@ def report_of(folder: Path, what: str, *options: str) -> Report:
     return engine.examine(evidence, "diagnose")
 
 
-@pytest.mark.parametrize("options", [(), ("--redirects", "3", "--log-dir", "logs")])
+LOG_DIR = ("--redirects", "3", "--log-dir", "logs")
+
+
+@pytest.mark.parametrize("options", [(), pytest.param(LOG_DIR, marks=pytest.mark.ward)])
 def test_the_rank_that_failed_first_is_named(tmp_path: Path, options: tuple[str, ...]) -> None:
     (finding,) = report_of(tmp_path, "fails", *options).findings
     assert (finding.cause, finding.where.ranks) == ("dead-rank", (1,))

@@ -42,6 +42,7 @@ def test_the_report_of_this_torch(read: Read) -> None:
     assert found.python == ".".join(map(str, sys.version_info[:3]))
 
 
+@pytest.mark.ward
 def test_the_report_of_this_accelerate(read: Read) -> None:
     found = software(read, printed(program("accelerate"), "env"))
     assert found.version("torch") == torch.__version__
