@@ -318,7 +318,7 @@ def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) ->
     workers = f"{loader.num_workers} worker{'s' * (loader.num_workers != 1)}"
     made = f"the loader at {loader.name} has {workers}"
     if loader.batch_seconds:
-        maker = f"each of {workers}"
+        maker = f"each of {workers}" if loader.num_workers > 1 else "its worker"
         if not loader.num_workers:
             maker = "the training process itself (no worker)"
         collate = loader.collate_seconds / loader.collated

@@ -151,6 +151,7 @@ def _windows(timed: Sequence[Event]) -> tuple[list[Window], object]:
             last = end
     if not windows:
         raise ValueError(
-            "a trace without steps: call step() of the profiler after each, or profile two"
+            "a trace without steps: call step() of the profiler after each, and give its schedule "
+            "repeat=1, or the next cycle empties what is exported at the end"
         )
     return windows, main

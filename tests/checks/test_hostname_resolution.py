@@ -69,6 +69,8 @@ def test_loopback_is_a_note_on_a_single_node(
 ) -> None:
     (finding,) = findings("hostname-resolution", network("127.0.1.1"), *others)
     assert finding.severity is Severity.NOTE
+    # A note explains no failure only if it is no more than possible.
+    assert finding.confidence is Confidence.POSSIBLE
 
 
 def test_an_address_of_another_host_makes_gloo_fall_back_to_loopback(findings: Findings) -> None:
