@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.launch import Launch, Setting
-from ddoctor.models import Confidence, Finding, Fix, Language, Observation, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 COUNTS = ("hosts", "host-rank", "ranks", "ranks-per-host")
 NO_NUMBERS = ("all", "auto", "gpu", "cpu", "xpu", "null")
@@ -53,11 +53,6 @@ def shown(name: str) -> str:
     return name.rpartition(".")[2].replace("-", " ") if "." in name else name.replace("-", " ")
 
 
-def paste(summary: str, text: str, language: Language = "sh", caution: str = "") -> Fix:
-    """A fix to paste."""
-    return Fix(summary=summary, paste=text, language=language, caution=caution)
-
-
 def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     """All of them, the most severe first."""
     launch = plan.launch
@@ -76,16 +71,16 @@ def _unfinished(launch: Launch) -> Iterator[Mistake]:
             because=f"the command ends at {one.at}: a blank or a comment follows its backslash, so "
             f"the next line is a separate command: `{one.value}`",
             at=one,
-            fix=paste(
-                "let the backslash be the last character of the line",
-                one.value.partition("\\")[0].rstrip() + " \\",
+            fix=Fix(
+                summary="let the backslash be the last character of the line",
+                paste=one.value.partition("\\")[0].rstrip() + " \\",
             ),
         )
     for one in launch.all("placeholder")[:1]:
         yield Mistake(
             because=f"`{one.value}` at {one.at} looks like a placeholder of a guide",
             at=one,
-            fix=paste("put in the value of this run", one.value),
+            fix=Fix(summary="put in the value of this run", paste=one.value),
             confidence=Confidence.LIKELY,
         )
 
@@ -99,9 +94,9 @@ def _unknown(launch: Launch) -> Iterator[Mistake]:
         yield Mistake(
             because=f"{one.of} knows no {name} ({setting.at}){meant}",
             at=setting,
-            fix=paste("write it as the installed version does", one.nearest)
+            fix=Fix(summary="write it as the installed version does", paste=one.nearest)
             if one.nearest
-            else paste("see what it knows", _help(one.of)),
+            else Fix(summary="see what it knows", paste=_help(one.of)),
             confidence=Confidence.CERTAIN if one.nearest else Confidence.LIKELY,
         )
 
@@ -116,7 +111,7 @@ def _no_numbers(launch: Launch) -> Iterator[Mistake]:
             yield Mistake(
                 because=f"{shown(name)} is {one.value!r} ({one.at}), which is no number",
                 at=one,
-                fix=paste("put in the number of this run", f"{shown(name)}: 2"),
+                fix=Fix(summary="put in the number of this run", paste=f"{shown(name)}: 2"),
             )
 
 
@@ -134,7 +129,7 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
             because=f"host {rank.number} ({rank.at}) does not exist: {hosts} hosts "
             f"({count.at if count else ''}) have the numbers 0 to {hosts - 1}",
             at=rank,
-            fix=paste("count the hosts from 0", f"# on the last host: {hosts - 1}"),
+            fix=Fix(summary="count the hosts from 0", paste=f"# on the last host: {hosts - 1}"),
         )
     if hosts < 2:
         return
@@ -144,9 +139,9 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
             because=f"--standalone ({standalone.at}) lets each host meet itself only, so each of "
             f"the {hosts} hosts waits for the others until a timeout",
             at=standalone,
-            fix=paste(
-                "meet at an address of the first host",
-                f"torchrun --nnodes={hosts} --rdzv-backend=c10d --rdzv-id=job "
+            fix=Fix(
+                summary="meet at an address of the first host",
+                paste=f"torchrun --nnodes={hosts} --rdzv-backend=c10d --rdzv-id=job "
                 "--rdzv-endpoint=FIRST_HOST:29500 …",
             ),
         )
@@ -160,9 +155,9 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
             because=f"srun runs this line on all {hosts} hosts, and each of them gets the number "
             f"{rank.number} ({rank.at})",
             at=rank,
-            fix=paste(
-                "let each host read its own number, or let the rendezvous count",
-                f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'",
+            fix=Fix(
+                summary="let each host read its own number, or let the rendezvous count",
+                paste=f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'",
             ),
         )
     yield from _address(launch, hosts)
@@ -178,9 +173,9 @@ def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
             because=f"{hosts} hosts would meet at {meets.value} ({meets.at}), which is a different "
             "place on each of them",
             at=meets,
-            fix=paste(
-                "give the address of the first host",
-                "--rdzv-endpoint=FIRST_HOST:29500  # or --master-addr, --main_process_ip",
+            fix=Fix(
+                summary="give the address of the first host",
+                paste="--rdzv-endpoint=FIRST_HOST:29500  # or --master-addr, --main_process_ip",
             ),
         )
     elif meets is None and launch.launcher in ("torchrun", "torch.distributed.launch"):
@@ -191,9 +186,9 @@ def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
                 because=f"{hosts} hosts ({at.at}) have no address to meet at, so each waits for "
                 "the others at its own 127.0.0.1",
                 at=at,
-                fix=paste(
-                    "give the address of the first host",
-                    f"torchrun --nnodes={hosts} --node-rank=… --master-addr=FIRST_HOST "
+                fix=Fix(
+                    summary="give the address of the first host",
+                    paste=f"torchrun --nnodes={hosts} --node-rank=… --master-addr=FIRST_HOST "
                     "--master-port=29500 …",
                 ),
             )
@@ -203,9 +198,9 @@ def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
             yield Mistake(
                 because=f"{hosts} machines ({at.at}) have no main_process_ip to meet at",
                 at=at,
-                fix=paste(
-                    "give the address of the first machine",
-                    f"accelerate launch --num_machines {hosts} --machine_rank … "
+                fix=Fix(
+                    summary="give the address of the first machine",
+                    paste=f"accelerate launch --num_machines {hosts} --machine_rank … "
                     "--main_process_ip FIRST_HOST --main_process_port 29500 …",
                 ),
                 confidence=Confidence.LIKELY,
@@ -225,7 +220,10 @@ def _accumulation(plan: LaunchPlan) -> Iterator[Mistake]:
     yield Mistake(
         because=f"gradient accumulation is {own.value} at {own.at} and {other.value} at {other.at}",
         at=own,
-        fix=paste("write the same number in both", f"gradient_accumulation_steps: {other.value}"),
+        fix=Fix(
+            summary="write the same number in both",
+            paste=f"gradient_accumulation_steps: {other.value}",
+        ),
         confidence=Confidence.LIKELY,
         severity=Severity.WARNING,
     )
@@ -252,10 +250,10 @@ def _deepspeed(plan: LaunchPlan) -> Iterator[Mistake]:
             f"{micro.value} × {steps.value} accumulation steps × {ranks} ranks is "
             f"{micro.number * steps.number * ranks}",
             at=whole,
-            fix=paste(
-                "leave train_batch_size to DeepSpeed, or write the product",
-                f'"train_batch_size": {micro.number * steps.number * ranks}',
-                "text",
+            fix=Fix(
+                summary="leave train_batch_size to DeepSpeed, or write the product",
+                paste=f'"train_batch_size": {micro.number * steps.number * ranks}',
+                language="text",
             ),
         )
     stage = plan.get("zero-stage", "deepspeed.zero_optimization.stage", "deepspeed.zero_stage")
@@ -267,7 +265,11 @@ def _deepspeed(plan: LaunchPlan) -> Iterator[Mistake]:
             because=f"parameters are to be offloaded to {offload.value} ({offload.at}), which ZeRO "
             f"does in stage 3 only, and the stage is {stage.value} ({stage.at})",
             at=offload,
-            fix=paste("use stage 3, or leave out offload_param", '"stage": 3', "text"),
+            fix=Fix(
+                summary="use stage 3, or leave out offload_param",
+                paste='"stage": 3',
+                language="text",
+            ),
             # The other stages ignore it.
             severity=Severity.NOTE,
         )

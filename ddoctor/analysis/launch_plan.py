@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod, sqrt
 
+from msgspec.structs import replace as with_fields
+
 from ddoctor.analysis.derived import Derived
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.launch import Launch, Setting
@@ -20,7 +22,7 @@ OF_RANKS = ("NCCL_", "UCX_", "FI_", "TORCH_", "GLOO_", "CUDA_", "HF_", "PYTORCH_
 MICRO_BATCH = (
     *("arg.per_device_train_batch_size", "arg.per_gpu_train_batch_size"),
     *("deepspeed.train_micro_batch_size_per_gpu", "arg.micro_batch_size", "arg.train_batch_size"),
-    *("arg.batch_size", "arg.batch-size", "arg.training.batch_size", "arg.data.batch_size"),
+    *("arg.batch_size", "arg.bs", "arg.training.batch_size", "arg.data.batch_size"),
 )
 ACCUMULATION = (
     *("accumulation", "arg.gradient_accumulation_steps", "arg.accumulate_grad_batches"),
@@ -84,7 +86,6 @@ DECAY = (
 )
 EVALUATE = ("arg.eval_freq", "arg.eval_steps", "arg.eval_interval", "arg.eval_every")
 WORKERS = ("arg.dataloader_num_workers", "arg.num_workers", "arg.workers")
-OPTIMIZER = ("arg.optim", "arg.optimizer", "arg.optimizer.type", "arg.opt")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,13 +130,7 @@ class LaunchPlan(Derived):
         count = gres.value.rpartition(":")[2] if gres is not None and "gpu" in gres.value else ""
         if gres is None or not count:
             return None
-        return Setting(
-            name="gpus-per-host",
-            value=count if count.isdigit() else "1",
-            file=gres.file,
-            line=gres.line,
-            origin=gres.origin,
-        )
+        return with_fields(gres, name="gpus-per-host", value=count if count.isdigit() else "1")
 
     @property
     def each(self) -> int | None:
@@ -196,11 +191,7 @@ class LaunchPlan(Derived):
         on = (name for name in ("bf16", "fp16") if self.launch.on(f"arg.{name}"))
         name = next(on, "")
         found = self.launch.get(f"arg.{name}") if name else None
-        if found is None:
-            return None
-        return Setting(
-            name="precision", value=name, file=found.file, line=found.line, origin=found.origin
-        )
+        return with_fields(found, name="precision", value=name) if found is not None else None
 
     @property
     def micro_batch(self) -> Setting | None:

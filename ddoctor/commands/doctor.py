@@ -54,10 +54,8 @@ def doctor(options: DoctorOptions) -> int:
     from ddoctor.collect import collect, with_absent
     from ddoctor.errors import DoctorError
     from ddoctor.evidence.section import Absence, Evidence, Section
-    from ddoctor.launch import reader
     from ddoctor.probing import catalog
     from ddoctor.report.output import progress
-    from ddoctor.script import reader as script
     from ddoctor.training.options import refuse_options
 
     if options.probe and options.no_probes:
@@ -72,14 +70,13 @@ def doctor(options: DoctorOptions) -> int:
     refuse_options(options.command or [], "ddoctor doctor")
     outcomes: list[Section | Absence] = []
     if options.command:
-        launch = reader.read(options.command, Path())
-        outcomes.append(launch)
-        if (source := reader.script_file(launch, Path())) is not None:
-            outcomes.append(script.read(source, [Path()]))
+        from ddoctor.launch.review import review
+
+        outcomes += review(options.command, Path())
     with progress() as started:
         try:
             for outcome in collect(lambda label: started(f"reading {label}")):
-                outcomes.append(outcome)  # noqa: PERF402 - Ctrl-C keeps the earlier ones
+                outcomes.append(outcome)
             if probes:
                 outcomes += local_probes.measure(
                     probes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.probes import RankPlace, common_device, on_one_host
 from ddoctor.evidence.section import Part, Section
 
 
@@ -55,13 +55,12 @@ class NcclTest(Part, frozen=True, kw_only=True):
     @property
     def device_name(self) -> str | None:
         """The model of all GPUs; None: several models, or not known."""
-        names = {place.device_name for place in self.ranks}
-        return names.pop() or None if len(names) == 1 else None
+        return common_device(self.ranks)
 
     @property
     def within_node(self) -> bool:
         """Whether all ranks run on one host."""
-        return len({one.host for one in self.ranks}) == 1
+        return on_one_host(self.ranks)
 
 
 class NcclTests(Section, frozen=True, kw_only=True):

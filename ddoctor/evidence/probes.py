@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import msgspec
@@ -19,6 +20,17 @@ class RankPlace(Part, frozen=True, kw_only=True):
     """Device name: cpu, or cuda:INDEX."""
     device_name: str = ""
     bus_id: str = ""
+
+
+def common_device(places: Iterable[RankPlace]) -> str | None:
+    """The model of all devices; None: several models, or not known."""
+    names = {place.device_name for place in places}
+    return names.pop() or None if len(names) == 1 else None
+
+
+def on_one_host(places: Iterable[RankPlace]) -> bool:
+    """Whether all ranks run on one host."""
+    return len({one.host for one in places}) == 1
 
 
 class SweepPoint(Part, frozen=True, kw_only=True):
@@ -68,13 +80,12 @@ class AllReduce(Section, frozen=True, kw_only=True):
     @property
     def device_name(self) -> str | None:
         """The model of all GPUs; None: CPUs, or several models."""
-        names = {place.device_name for place in self.ranks}
-        return names.pop() or None if len(names) == 1 else None
+        return common_device(self.ranks)
 
     @property
     def within_node(self) -> bool:
         """Whether all ranks run on one host."""
-        return len({one.host for one in self.ranks}) == 1
+        return on_one_host(self.ranks)
 
 
 class RankRate(Part, frozen=True, kw_only=True):

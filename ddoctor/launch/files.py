@@ -61,8 +61,10 @@ def _loader() -> Any:
     return getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-def settings(path: Path, name: str) -> list[Setting]:
+def settings(path: Path, name: str, prefix: str = "") -> list[Setting]:
     """All values of a YAML or JSON file, named by their keys: ``fsdp_config.fsdp_offload_params``.
+
+    ``prefix``: what comes before each name.
 
     Raises:
         DoctorError: as ``documents``, or there are too many values.
@@ -72,7 +74,7 @@ def settings(path: Path, name: str) -> list[Setting]:
         for keys, value, line in _values(node, (), MOST_DEPTH):
             if len(found) >= MOST_VALUES:
                 raise DoctorError(f"{name} has more than {MOST_VALUES} values")
-            found.append(Setting(name=".".join(keys), value=value, file=name, line=line))
+            found.append(Setting(name=prefix + ".".join(keys), value=value, file=name, line=line))
     return found
 
 

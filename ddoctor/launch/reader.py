@@ -275,6 +275,7 @@ def _of_launcher(
             found.settings += config.settings
             found.files += config.files
             found.unknown += config.unknown
+            found.settings += _of_deepspeed_file(found)
     if launcher is DEEPSPEED and "hostfile" in given:
         found.settings += hostfile.read(given["hostfile"], found.folder)
     appended: dict[str, Setting] = {}
@@ -291,6 +292,14 @@ def _of_launcher(
         is_module=given.get("module") == "true",
         appended=appended,
     )
+
+
+def _of_deepspeed_file(found: _Found) -> Iterator[Setting]:
+    """DeepSpeed's file that accelerate's line or file names, if it is here."""
+    named = next((one for one in found.settings if one.name == "deepspeed-file"), None)
+    if named is not None and (found.folder / named.value).is_file():
+        found.files.append(named.value)
+        yield from files.settings(found.folder / named.value, named.value, "deepspeed.")
 
 
 def _defaults(launcher: Launcher) -> Iterator[Setting]:

@@ -81,10 +81,7 @@ def read(
 
 def _add(told: Told, name: str, folder: Path, prefix: str) -> None:
     told.files.append(name)
-    told.settings += [
-        Setting(name=f"{prefix}{one.name}", value=one.value, file=one.file, line=one.line)
-        for one in files.settings(folder / name, name)
-    ]
+    told.settings += files.settings(folder / name, name, prefix)
 
 
 def _arguments(words: Sequence[Word]) -> Iterator[tuple[str, Setting]]:

@@ -1,4 +1,4 @@
-"""What is told of launch lines and their files, and what is not."""
+"""What is told of launch lines and their files."""
 
 from __future__ import annotations
 
@@ -7,78 +7,12 @@ from pathlib import Path
 import pytest
 
 from ddoctor import engine
-from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.section import Evidence
 from ddoctor.launch import reader
-from ddoctor.models import Confidence, Finding, Severity
+from ddoctor.models import Confidence, Severity
 from ddoctor.script import reader as script
-from tests.launch.test_reader import MANIFEST, SCRIPT, TWO_GPUS
+from tests.launch.files import FSDP, JOB, MANIFEST, SCRIPT, TWO_GPUS, ZERO, machine, told
 from tests.launched import launched
-
-
-@pytest.fixture(autouse=True)
-def no_default_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
-
-
-FSDP = """
-    compute_environment: LOCAL_MACHINE
-    distributed_type: FSDP
-    fsdp_config:
-      fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP
-      fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer
-      fsdp_cpu_ram_efficient_loading: true
-      fsdp_sync_module_states: true
-      fsdp_use_orig_params: true
-      fsdp_state_dict_type: SHARDED_STATE_DICT
-    machine_rank: 0
-    mixed_precision: bf16
-    num_machines: 1
-    num_processes: 8
-"""
-ZERO = """
-    {
-      "train_batch_size": 64,
-      "train_micro_batch_size_per_gpu": 4,
-      "gradient_accumulation_steps": 2,
-      "zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}
-    }
-"""
-JOB = """
-    #!/bin/bash
-    #SBATCH --nodes=2
-    #SBATCH --ntasks-per-node=1
-    #SBATCH --cpus-per-task=64
-    #SBATCH --gpus-per-node=8
-    export NCCL_DEBUG=WARN
-    srun torchrun --nnodes 2 --nproc-per-node 8 --node-rank $SLURM_NODEID \\
-      --rdzv-endpoint $MASTER:29500 train.py
-"""
-
-
-def told(folder: Path, command: str, *, gpus: int = 0, **texts: str) -> tuple[Finding, ...]:
-    """The findings about a launch, on a machine with a number of GPUs."""
-    files = {
-        "train_py": SCRIPT,
-        "two_yaml": TWO_GPUS,
-        "fsdp_yaml": FSDP,
-        "ds_json": ZERO,
-        "job_sbatch": JOB,
-        "pod_yaml": MANIFEST,
-    }
-    launch = launched(folder, command, **{**files, **texts})
-    return engine.examine(Evidence([launch, machine(gpus)]), "doctor").findings
-
-
-def machine(gpus: int) -> Gpus:
-    """So many idle GPUs."""
-    return Gpus(
-        driver="570.1",
-        gpus=tuple(
-            Gpu(index=index, name="A100", memory_total=80 * 2**30, memory_used=0)
-            for index in range(gpus)
-        ),
-    )
 
 
 @pytest.mark.parametrize(
@@ -263,98 +197,6 @@ def test_told(tmp_path: Path, cause: str, command: str, says: str, texts: dict[s
     assert says in found[0].because
     assert found[0].severity > Severity.NOTE
     assert found[0].fixes
-
-
-SHM = """volumeMounts: [{name: shm, mountPath: /dev/shm}]
-                resources:"""
-SOUND = [
-    ("torchrun --nproc-per-node 8 train.py --batch-size 4", {}),
-    ("torchrun --nproc_per_node=8 --nnodes=2 --node_rank=1 --master_addr=10.0.0.1 train.py", {}),
-    ("torchrun --nnodes=1:4 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=a:1 t.py", {}),
-    ("torchrun --standalone --nproc-per-node=gpu train.py", {}),
-    ("torchrun --standalone --nnodes=1 --nproc-per-node=8 train.py", {}),
-    ("torchrun --nproc-per-node=$GPUS train.py", {}),
-    ("CUDA_VISIBLE_DEVICES=4,5,6,7 torchrun --nproc-per-node=4 train.py", {}),
-    ("accelerate launch train.py", {}),
-    ("accelerate launch --config_file two.yaml train.py", {}),
-    ("accelerate launch --config_file two.yaml --num_processes 8 train.py", {}),
-    ("accelerate launch --config_file fsdp.yaml train.py", {}),
-    (
-        "accelerate launch --config_file fsdp.yaml train.py",
-        {"fsdp_yaml": FSDP.replace("LlamaDecoderLayer", "null")},
-    ),
-    (
-        "accelerate launch --config_file fsdp.yaml train.py",
-        {
-            "fsdp_yaml": FSDP.replace("states: true", "states: false").replace(
-                "loading: true", "loading: false"
-            )
-        },
-    ),
-    (
-        "accelerate launch --num_machines 2 --num_processes 16 --machine_rank 0 "
-        "--main_process_ip 10.0.0.1 --main_process_port 29500 train.py",
-        {},
-    ),
-    ("accelerate launch --cpu --num_processes 16 train.py", {}),
-    ("accelerate launch --config_file one.yaml train.py", {"one_yaml": "distributed_type: 'NO'\n"}),
-    ("accelerate launch --mixed_precision bf16 lerobot-train --policy.use_amp=true", {}),
-    ("accelerate launch --num_processes=2 lerobot-train --policy.use_amp=false", {}),
-    ("deepspeed --num_gpus 8 tune.py --deepspeed ds.json", {}),
-    (
-        "deepspeed --num_gpus 3 tune.py --deepspeed ds.json",
-        {"ds_json": '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}'},
-    ),
-    ("sbatch job.sbatch", {}),
-    ("sbatch job.sbatch", {"job_sbatch": JOB.replace("#SBATCH --cpus-per-task=64\n", "")}),
-    ("sbatch job.sbatch", {"job_sbatch": JOB.replace("srun", "srun --export=ALL,A=1")}),
-    ("srun -N2 --ntasks-per-node=8 python train.py", {}),
-    ("bash run.sh", {"run_sh": "export A=1\nmpirun -np 4 -H a:2,b:2 python train.py\n"}),
-    ("bash run.sh", {"run_sh": "export NCCL_DEBUG=INFO\nmpirun -np 4 python train.py\n"}),
-    ("bash run.sh", {"run_sh": "# a \\  # comment\ntorchrun \\\n  --nproc-per-node=2 train.py\n"}),
-    ("pod.yaml", {"pod_yaml": MANIFEST.replace("resources:", SHM)}),
-    ("python train.py --lr 3e-4", {}),
-    ("python other.py --anything 4", {"other_py": "import sys\nprint(sys.argv)\n"}),
-    (
-        "python other.py --anything 4",
-        {"other_py": SCRIPT.replace("parse_args", "parse_known_args")},
-    ),
-    (
-        "python other.py --anything 4",
-        {"other_py": f"{SCRIPT}\n    from lib import more\n    more.add_options(parser)\n"},
-    ),
-    ("python train.py --verb", {}),
-    ("python serve.py --tensor-parallel-size 8", {}),
-    (
-        "torchrun --nproc-per-node=8 pretrain.py --tensor-model-parallel-size 2 "
-        "--pipeline-model-parallel-size 2",
-        {},
-    ),
-    (
-        "python other.py --anything 4",
-        {"other_py": SCRIPT.replace('"--lr"', 'f"--{name}"')},
-    ),
-    (
-        "python other.py --anything 4",
-        {"other_py": f"{SCRIPT}\n    import sys\n    sys.argv.remove('--anything')\n"},
-    ),
-    ("hf jobs run --timeout 4h img lerobot-train --batch_size=8 --steps=50000", {}),
-    ("hf jobs run img lerobot-train --batch_size=8 --steps=100", {}),
-    (
-        "python -m torch.distributed.launch --nproc_per_node=4 new.py",
-        {"new_py": SCRIPT.replace("--lr", "--local-rank")},
-    ),
-    (
-        "python -m torch.distributed.launch --use_env --nproc_per_node=4 old.py",
-        {"old_py": SCRIPT.replace("--lr", "--local_rank")},
-    ),
-]
-
-
-@pytest.mark.parametrize(("command", "texts"), SOUND)
-def test_quiet(tmp_path: Path, command: str, texts: dict[str, str]) -> None:
-    found = told(tmp_path, command, gpus=8, **texts)
-    assert [one for one in found if one.severity > Severity.NOTE] == []
 
 
 TRAINER = "from transformers import Trainer\n\nTrainer().train()\n"

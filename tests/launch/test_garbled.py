@@ -11,8 +11,7 @@ from ddoctor import engine
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.report.launch import starts
-from tests.launch.test_findings import FSDP, JOB, ZERO
-from tests.launch.test_reader import MANIFEST, SCRIPT
+from tests.launch.files import FSDP, JOB, MANIFEST, SCRIPT, ZERO
 from tests.launched import launched
 
 NOISE = "\\\"'$`(){}[]<>|&;#:-*\n\t \x00\x1b9é"

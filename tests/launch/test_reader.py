@@ -7,43 +7,8 @@ from pathlib import Path
 import pytest
 
 from ddoctor.errors import DoctorError
+from tests.launch.files import HOSTS, MANIFEST, SCRIPT, TWO_GPUS
 from tests.launched import launched
-
-SCRIPT = """
-    import argparse
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--lr", type=float, default=1e-4)
-    parser.add_argument("--verbose", action="store_true")
-    parser.parse_args()
-"""
-# accelerate's own file for two GPUs, as `accelerate config` writes it.
-TWO_GPUS = """
-    compute_environment: LOCAL_MACHINE
-    debug: false
-    distributed_type: MULTI_GPU
-    downcast_bf16: 'no'
-    gpu_ids: all
-    machine_rank: 0
-    main_training_function: main
-    mixed_precision: bf16
-    num_machines: 1
-    num_processes: 2
-    rdzv_backend: static
-    same_network: true
-    tpu_env: []
-    tpu_use_cluster: false
-    tpu_use_sudo: false
-    use_cpu: false
-"""
-
-
-HOSTS = "# ours\nworker-1 slots=8\nworker-2 slots=8  # spare\n\n"
-
-
-@pytest.fixture(autouse=True)
-def no_default_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("HF_HOME", str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(
@@ -106,6 +71,20 @@ def test_the_command_line_beats_the_file(tmp_path: Path) -> None:
         ("4", "the command line"),
         ("2", "two.yaml:10"),
     ]
+
+
+def test_a_file_of_deepspeed_in_that_of_accelerate(tmp_path: Path) -> None:
+    config = "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: ds.json\n"
+    launch = launched(
+        tmp_path,
+        "accelerate launch --config_file a.yaml train.py",
+        a_yaml=config,
+        ds_json='{"zero_optimization": {"stage": 2}}',
+    )
+    stage = launch.get("deepspeed.zero_optimization.stage")
+    assert stage is not None
+    assert (stage.value, stage.at) == ("2", "ds.json:1")
+    assert launch.files == ("a.yaml", "ds.json")
 
 
 def test_the_default_file_of_the_user(tmp_path: Path) -> None:
@@ -196,31 +175,6 @@ def test_a_script_in_a_script(tmp_path: Path) -> None:
     )
     assert (launch.script, launch.ranks, launch.arguments) == ("train", 2, ("--lr", "1"))
     assert launch.files == ("./outer.sh", "inner.sh")
-
-
-MANIFEST = """
-    apiVersion: kubeflow.org/v1
-    kind: PyTorchJob
-    spec:
-      nprocPerNode: "4"
-      pytorchReplicaSpecs:
-        Master:
-          replicas: 1
-          template: &template
-            spec:
-              containers:
-              - name: pytorch
-                image: img
-                command: ["torchrun", "--nnodes=3", "--nproc-per-node=4", "train.py"]
-                args: ["--lr", "1e-3"]
-                env:
-                - {name: NCCL_DEBUG, value: INFO}
-                resources:
-                  limits: {nvidia.com/gpu: 4, memory: 64Gi}
-        Worker:
-          replicas: 2
-          template: *template
-"""
 
 
 def test_a_manifest_of_kubernetes(tmp_path: Path) -> None:

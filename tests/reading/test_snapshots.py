@@ -2,102 +2,47 @@
 
 from __future__ import annotations
 
-import io
-import pickle
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
-from torch.cuda import _memory_viz
 
 from ddoctor import engine
-from ddoctor.errors import DoctorError
-from ddoctor.evidence.memory_snapshot import DeviceMemory, MemorySnapshots
+from ddoctor.evidence.memory_snapshot import MemorySnapshots
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Severity
-from ddoctor.reading import memory_snapshot, reader
+from ddoctor.reading import reader
 from tests.memory_snapshot import (
-    BACKWARD,
     BATCH,
     GIB,
     MIB,
-    STATES,
     TO_DEVICE,
     Allocator,
-    evaluating,
     forward,
-    snapshot,
     told,
     write,
 )
-
-
-def trained(steps: int = 30, *, gib: int = 30, **fields: Any) -> Allocator:
-    """A sound run after some steps: parameters, states, and a cache of free blocks."""
-    made = Allocator(**fields)
-    made.alloc(gib * GIB // 3, TO_DEVICE)
-    made.step()
-    made.alloc(2 * gib * GIB // 3, STATES)
-    for _ in range(steps):
-        made.step()
-    made.segment((2 * GIB, None))
-    return made
-
-
-def fragmented(**fields: Any) -> Allocator:
-    made = Allocator(**fields)
-    made.alloc(20 * GIB, TO_DEVICE)
-    for _ in range(30):
-        made.segment((GIB, forward()), (GIB // 2, None))
-    made.fail(3 * GIB, forward(), free=GIB)
-    return made
-
-
-def too_large() -> Allocator:
-    made = Allocator()
-    for _ in range(70):
-        made.alloc(GIB, TO_DEVICE)
-    made.fail(2 * GIB, TO_DEVICE)
-    return made
-
-
-def first_step() -> Allocator:
-    made = Allocator()
-    made.alloc(20 * GIB, TO_DEVICE)
-    made.step()
-    made.alloc(20 * GIB, BACKWARD)
-    for _ in range(30):
-        made.alloc(GIB, STATES)
-    made.fail(GIB, STATES)
-    return made
-
-
-def later() -> Allocator:
-    made = trained(gib=60)
-    made.alloc(9 * GIB, forward())
-    made.fail(GIB, forward())
-    return made
-
-
-def logits() -> Allocator:
-    made = trained()
-    for _ in range(400):
-        made.alloc(100 * MIB, evaluating())
-    made.fail(200 * MIB, evaluating(62))
-    return made
-
-
-def graphs(*, fails: bool = True) -> Allocator:
-    """A list of losses keeps what each layer has saved."""
-    made = trained(0)
-    for _ in range(40):
-        made.step(kept=[(300 * MIB, forward(line)) for line in (20, 21, 22)])
-    if fails:
-        made.fail(300 * MIB, forward())
-    return made
-
+from tests.reading.snapshots_made import (
+    bank,
+    empty,
+    expandable,
+    first_step,
+    flat,
+    fragmented,
+    frees_left_out,
+    graphs,
+    later,
+    logits,
+    mostly_cached,
+    one_deep_step,
+    recovered,
+    too_large,
+    trained,
+    warming_up,
+    window,
+    without_history,
+)
 
 SICK: dict[str, tuple[Callable[[], Allocator], str, Confidence]] = {
     "fragmented": (fragmented, "cuda-oom-fragmentation", Confidence.LIKELY),
@@ -139,85 +84,6 @@ def test_what_is_told_of_the_memory(tmp_path: Path) -> None:
     kept = because(tmp_path, graphs())
     assert "rank 3 kept 117 tensors of 40 steps, 34.3 of the 65.2 GiB" in kept
     assert "model.py:20 in forward and model.py:21 in forward" in kept
-
-
-def flat() -> Allocator:
-    return trained(200)
-
-
-def warming_up() -> Allocator:
-    """It allocates in its first steps only."""
-    made = trained(0)
-    for step in range(60):
-        made.step(kept=[(300 * MIB, forward(line)) for line in (20, 21, 22) if step < 12])
-    return made
-
-
-def mostly_cached() -> Allocator:
-    made = trained(20)
-    for _ in range(100):
-        made.segment((GIB // 2, None))
-    return made
-
-
-def expandable() -> Allocator:
-    made = trained(20, expandable=True)
-    for _ in range(50):
-        made.segment((MIB, forward()), (100 * MIB, None))
-    return made
-
-
-def without_history() -> Allocator:
-    made = Allocator()
-    for _ in range(100):
-        made.segment((GIB // 2, []), (GIB // 10, None))
-    return made
-
-
-def one_deep_step() -> Allocator:
-    """One forward pass of a hundred equal layers, of which nothing is freed yet."""
-    made = Allocator()
-    made.alloc(10 * GIB, TO_DEVICE)
-    for _ in range(100):
-        made.alloc(100 * MIB, forward())
-        made.brief(10 * MIB, forward())
-    return made
-
-
-def recovered() -> Allocator:
-    """A search for the batch size meets a failure and goes on."""
-    made = trained(3)
-    made.fail(8 * GIB, forward())
-    for _ in range(200):
-        made.step()
-    return made
-
-
-def bank() -> Allocator:
-    """It keeps the features of each step on purpose, and they fit."""
-    made = trained(0)
-    for _ in range(40):
-        made.step(kept=[(300 * MIB, forward(20))])
-    return made
-
-
-def window() -> Allocator:
-    """It keeps the losses of all steps, which are small."""
-    made = trained(0)
-    for _ in range(60):
-        made.step(kept=[(512, forward(line)) for line in (20, 21, 22)])
-    return made
-
-
-def frees_left_out() -> Allocator:
-    """As with skip_actions=["free_requested", "free_completed"]."""
-    made = graphs(fails=False)
-    made.trace = [one for one in made.trace if not one["action"].startswith("free")]
-    return made
-
-
-def empty() -> Allocator:
-    return Allocator()
 
 
 @pytest.mark.parametrize(
@@ -357,137 +223,3 @@ def test_a_log_of_the_same_rank_is_not_told_twice(tmp_path: Path) -> None:
     assert causes == ["model-does-not-fit"]
     causes = [one.cause for one in told(log, write(tmp_path, graphs(), rank=3)).findings]
     assert causes == ["autograd-graph-retained"]
-
-
-def read(path: Path) -> tuple[DeviceMemory, ...]:
-    (section,) = reader.read([path])[0].all(MemorySnapshots)
-    return section.devices
-
-
-def test_sums_are_those_of_torchs_own_tool(tmp_path: Path) -> None:
-    made = fragmented()
-    made.segment((3 * GIB, None))
-    (one,) = read(write(tmp_path, made))
-    text = _memory_viz.segsum(snapshot(made))  # type: ignore[no-untyped-call]
-    figures = dict(line.split(": ") for line in text.splitlines() if line.startswith("total"))
-    assert figures["total_reserved"] == f"{one.reserved / GIB:.1f}GiB"
-    assert figures["total_allocated"] == f"{one.allocated / GIB:.1f}GiB"
-    assert figures["total_free"].startswith(f"{one.unused / GIB:.1f}GiB")
-
-
-def test_each_holder_is_one_of_torchs_own_tool(tmp_path: Path) -> None:
-    made = first_step()
-    (one,) = read(write(tmp_path, made))
-    lines: list[str] = []
-    _memory_viz.memory(  # type: ignore[no-untyped-call]
-        snapshot(made), format_flamegraph=lines.append
-    )
-    sizes = {line.rpartition(" ")[0]: 0 for line in lines[0].splitlines()}
-    for line in lines[0].splitlines():
-        name, _, size = line.rpartition(" ")
-        sizes[name] += int(size)
-    assert sorted(sizes.values()) == sorted(holder.bytes for holder in one.holders)
-
-
-def as_torch_2_1(value: dict[str, Any]) -> dict[str, Any]:
-    """Without what newer versions have added."""
-    for segment in value["segments"]:
-        for name in ("segment_pool_id", "is_expandable", "frames"):
-            segment.pop(name)
-    for event in value["device_traces"][0]:
-        event.pop("time_us")
-    return {name: value[name] for name in ("segments", "device_traces")}
-
-
-def as_torch_2_13(value: dict[str, Any]) -> dict[str, Any]:
-    for events in value["device_traces"]:
-        for event in events:
-            event |= {"compile_context": "", "user_metadata": "", "pool_id": (0, 0)}
-            for frame in event["frames"]:
-                frame["fx_node_op"] = "call_function"
-    value["external_annotations"].append({"name": "## forward ##", "device": 0, "time_us": 1})
-    return value
-
-
-@pytest.mark.parametrize("as_written", [as_torch_2_1, as_torch_2_13])
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_the_layouts_of_all_versions(
-    tmp_path: Path, as_written: Callable[[dict[str, Any]], dict[str, Any]], protocol: int
-) -> None:
-    path = tmp_path / "rank_3.pickle"
-    value = as_written(snapshot(fragmented()))
-    path.write_bytes(pickle.dumps(value, protocol=protocol))
-    (one,) = read(path)
-    assert (one.rank, one.reserved, one.allocated) == (3, 65 * GIB, 50 * GIB)
-    assert one.failure is not None
-    assert one.failure.line is not None
-    assert told(path).findings[0].cause == "cuda-oom-fragmentation"
-
-
-def test_segments_alone_as_memory_snapshot_returns_them(tmp_path: Path) -> None:
-    path = tmp_path / "segments.pickle"
-    path.write_bytes(pickle.dumps(snapshot(fragmented())["segments"]))
-    (one,) = read(path)
-    assert (one.rank, one.reserved, one.failure) == (None, 65 * GIB, None)
-    assert told(path).findings == ()
-
-
-def test_a_rank_has_one_snapshot(tmp_path: Path) -> None:
-    for folder in ("iteration_10", "iteration_20"):
-        (tmp_path / folder).mkdir()
-        write(tmp_path / folder, flat(), rank=3)
-    evidence, (refused,) = reader.read([tmp_path])
-    assert refused.name == "iteration_20/oom_rank3.pickle"
-    assert "iteration_10/oom_rank3.pickle is a snapshot of the same rank" in refused.why
-    assert len(evidence.all(MemorySnapshots)) == 1
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        (lambda value: value["segments"][0].update(total_size=2**60), "total_size"),
-        (lambda value: value["segments"][0].update(blocks=7), "not iterable"),
-        (lambda value: value["segments"][0]["blocks"][0].update(size=-1), "size"),
-        (lambda value: value["device_traces"].append([7]), "object"),
-        (lambda value: value["segments"][0]["blocks"][0].update(frames=7), "no list"),
-        (lambda value: value["segments"][0].update(device=10**6), "device"),
-        (lambda value: value.update(segments={}), None),
-    ],
-)
-def test_a_damaged_snapshot_is_refused_in_one_line(
-    tmp_path: Path, spoil: Callable[[dict[str, Any]], None], why: str | None
-) -> None:
-    path = tmp_path / "oom.pickle"
-    value = snapshot(fragmented())
-    spoil(value)
-    path.write_bytes(pickle.dumps(value))
-    if why is None:
-        assert read(path) == ()
-        return
-    with pytest.raises(DoctorError, match=why) as caught:
-        reader.read([path])
-    assert "\n" not in str(caught.value)
-
-
-def test_one_list_that_is_named_many_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_snapshot, "MOST_ROWS", 1_000)
-    made = Allocator()
-    made.segment(*[(MIB, BATCH)] * 100)
-    value = snapshot(made)
-    value["segments"] *= 100
-    path = tmp_path / "oom.pickle"
-    path.write_bytes(pickle.dumps(value))
-    with pytest.raises(DoctorError, match="more than 1000 blocks and events"):
-        reader.read([path])
-    monkeypatch.undo()
-    assert read(path)[0].reserved == 10_000 * MIB
-    monkeypatch.setattr(memory_snapshot, "MOST_LINES", 1)
-    with pytest.raises(DoctorError, match="more than 1 different frames"):
-        reader.read([path])
-
-
-def test_a_class_in_the_pickle_is_not_built(tmp_path: Path) -> None:
-    path = tmp_path / "oom.pickle"
-    path.write_bytes(pickle.dumps({**snapshot(flat()), "device_traces": io.BytesIO}))
-    with pytest.raises(DoctorError, match="more than plain data"):
-        reader.read([path])

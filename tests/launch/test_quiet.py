@@ -1,0 +1,101 @@
+"""Sound launches, many of which resemble a mistaken one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor.models import Severity
+from tests.launch.files import FSDP, JOB, MANIFEST, SCRIPT, told
+
+SHM = """volumeMounts: [{name: shm, mountPath: /dev/shm}]
+                resources:"""
+SOUND = [
+    ("torchrun --nproc-per-node 8 train.py --batch-size 4", {}),
+    ("torchrun --nproc_per_node=8 --nnodes=2 --node_rank=1 --master_addr=10.0.0.1 train.py", {}),
+    ("torchrun --nnodes=1:4 --nproc-per-node=8 --rdzv-backend=c10d --rdzv-endpoint=a:1 t.py", {}),
+    ("torchrun --standalone --nproc-per-node=gpu train.py", {}),
+    ("torchrun --standalone --nnodes=1 --nproc-per-node=8 train.py", {}),
+    ("torchrun --nproc-per-node=$GPUS train.py", {}),
+    ("CUDA_VISIBLE_DEVICES=4,5,6,7 torchrun --nproc-per-node=4 train.py", {}),
+    ("accelerate launch train.py", {}),
+    ("accelerate launch --config_file two.yaml train.py", {}),
+    ("accelerate launch --config_file two.yaml --num_processes 8 train.py", {}),
+    ("accelerate launch --config_file fsdp.yaml train.py", {}),
+    (
+        "accelerate launch --config_file fsdp.yaml train.py",
+        {"fsdp_yaml": FSDP.replace("LlamaDecoderLayer", "null")},
+    ),
+    (
+        "accelerate launch --config_file fsdp.yaml train.py",
+        {
+            "fsdp_yaml": FSDP.replace("states: true", "states: false").replace(
+                "loading: true", "loading: false"
+            )
+        },
+    ),
+    (
+        "accelerate launch --num_machines 2 --num_processes 16 --machine_rank 0 "
+        "--main_process_ip 10.0.0.1 --main_process_port 29500 train.py",
+        {},
+    ),
+    ("accelerate launch --cpu --num_processes 16 train.py", {}),
+    ("accelerate launch --config_file one.yaml train.py", {"one_yaml": "distributed_type: 'NO'\n"}),
+    ("accelerate launch --mixed_precision bf16 lerobot-train --policy.use_amp=true", {}),
+    ("accelerate launch --num_processes=2 lerobot-train --policy.use_amp=false", {}),
+    ("deepspeed --num_gpus 8 tune.py --deepspeed ds.json", {}),
+    (
+        "deepspeed --num_gpus 3 tune.py --deepspeed ds.json",
+        {"ds_json": '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}'},
+    ),
+    ("sbatch job.sbatch", {}),
+    ("sbatch job.sbatch", {"job_sbatch": JOB.replace("#SBATCH --cpus-per-task=64\n", "")}),
+    ("sbatch job.sbatch", {"job_sbatch": JOB.replace("srun", "srun --export=ALL,A=1")}),
+    ("srun -N2 --ntasks-per-node=8 python train.py", {}),
+    ("bash run.sh", {"run_sh": "export A=1\nmpirun -np 4 -H a:2,b:2 python train.py\n"}),
+    ("bash run.sh", {"run_sh": "export NCCL_DEBUG=INFO\nmpirun -np 4 python train.py\n"}),
+    ("bash run.sh", {"run_sh": "# a \\  # comment\ntorchrun \\\n  --nproc-per-node=2 train.py\n"}),
+    ("pod.yaml", {"pod_yaml": MANIFEST.replace("resources:", SHM)}),
+    ("python train.py --lr 3e-4", {}),
+    ("python other.py --anything 4", {"other_py": "import sys\nprint(sys.argv)\n"}),
+    (
+        "python other.py --anything 4",
+        {"other_py": SCRIPT.replace("parse_args", "parse_known_args")},
+    ),
+    (
+        "python other.py --anything 4",
+        {"other_py": f"{SCRIPT}\n    from lib import more\n    more.add_options(parser)\n"},
+    ),
+    ("python train.py --verb", {}),
+    ("python serve.py --tensor-parallel-size 8", {}),
+    (
+        "torchrun --nproc-per-node=8 pretrain.py --tensor-model-parallel-size 2 "
+        "--pipeline-model-parallel-size 2",
+        {},
+    ),
+    (
+        "python other.py --anything 4",
+        {"other_py": SCRIPT.replace('"--lr"', 'f"--{name}"')},
+    ),
+    (
+        "python other.py --anything 4",
+        {"other_py": f"{SCRIPT}\n    import sys\n    sys.argv.remove('--anything')\n"},
+    ),
+    ("hf jobs run --timeout 4h img lerobot-train --batch_size=8 --steps=50000", {}),
+    ("hf jobs run img lerobot-train --batch_size=8 --steps=100", {}),
+    (
+        "python -m torch.distributed.launch --nproc_per_node=4 new.py",
+        {"new_py": SCRIPT.replace("--lr", "--local-rank")},
+    ),
+    (
+        "python -m torch.distributed.launch --use_env --nproc_per_node=4 old.py",
+        {"old_py": SCRIPT.replace("--lr", "--local_rank")},
+    ),
+]
+
+
+@pytest.mark.parametrize(("command", "texts"), SOUND)
+def test_quiet(tmp_path: Path, command: str, texts: dict[str, str]) -> None:
+    found = told(tmp_path, command, gpus=8, **texts)
+    assert [one for one in found if one.severity > Severity.NOTE] == []
