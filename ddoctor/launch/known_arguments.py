@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ddoctor.evidence.launch import Setting, Unknown
-from ddoctor.launch.option_source import options_of
+from ddoctor.launch.option_source import named, options_of
 
 # Parsers that take more than the calls of ``add_argument`` show.
 OTHERS = {
@@ -47,8 +47,8 @@ def _in_sight(tree: ast.Module) -> bool:
             found |= {*node.name.split(".")}
         elif isinstance(node, ast.Call):
             found |= {word.arg for word in node.keywords if word.arg}
-            makes += _called(node).endswith("ArgumentParser")
-            if _called(node) == "add_argument" and not _constant(node):
+            makes += named(node.func).endswith("ArgumentParser")
+            if named(node.func) == "add_argument" and not _constant(node):
                 return False
             if any(isinstance(word, ast.Name) and word.id in PARSERS for word in node.args):
                 return False
@@ -62,8 +62,3 @@ def _nearest(word: str, names: Sequence[str]) -> str:
 def _constant(node: ast.Call) -> bool:
     """Whether the names of an option are written there, and not computed."""
     return bool(node.args) and all(isinstance(word, ast.Constant) for word in node.args)
-
-
-def _called(node: ast.Call) -> str:
-    name = node.func
-    return name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")

@@ -142,7 +142,7 @@ def _option(node: ast.AST) -> Option | None:
     if not names:
         return None
     keywords = {word.arg: word.value for word in node.keywords if word.arg}
-    action, number = _word(keywords.get("action")), keywords.get("nargs")
+    action, number = named(keywords.get("action")), keywords.get("nargs")
     takes: int | None = 0 if action in FLAGS else 1
     if isinstance(number, ast.Constant):
         takes = number.value if isinstance(number.value, int) else None
@@ -160,8 +160,8 @@ def _option(node: ast.AST) -> Option | None:
     )
 
 
-def _word(node: ast.expr | None) -> str:
-    """A constant, or the name of a class or function."""
+def named(node: ast.expr | None) -> str:
+    """A constant, or the name of a class or function without what it is of."""
     if isinstance(node, ast.Constant):
         return str(node.value)
     if isinstance(node, ast.Attribute):

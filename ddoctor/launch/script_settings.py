@@ -12,7 +12,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.launch import files, known_arguments
 from ddoctor.launch.launchers import installed_source
-from ddoctor.launch.option_source import options_of, plain
+from ddoctor.launch.option_source import named, options_of, plain
 from ddoctor.launch.words import Word
 
 MOST_BYTES = 2 * 2**20
@@ -58,8 +58,8 @@ def read(
         DoctorError: a config file cannot be read, or is no YAML or JSON.
     """
     told = Told()
-    named = [*_arguments(arguments)]
-    given = [one for _, one in named]
+    by_word = [*_arguments(arguments)]
+    given = [one for _, one in by_word]
     told.settings += reversed(given)
     for one in given:
         key = one.name.removeprefix("arg.").rpartition(".")[2]
@@ -73,7 +73,7 @@ def read(
         if tree is not None:
             name = script.text if not is_module else path.name
             told.settings += _written(tree, name)
-            options = {word: one for word, one in named if word.startswith("-")}
+            options = {word: one for word, one in by_word if word.startswith("-")}
             told.unknown += known_arguments.refused(tree, {**options, **appended}, name)
             break
     return told
@@ -131,7 +131,7 @@ def _parsed(path: Path) -> ast.Module | None:
 def _written(tree: ast.Module, name: str) -> Iterator[Setting]:
     """Values that the script itself writes, then the defaults of its options."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and OF_TRAINING.fullmatch(_name(node.func)):
+        if isinstance(node, ast.Call) and OF_TRAINING.fullmatch(named(node.func)):
             for word in node.keywords:
                 if word.arg and isinstance(word.value, ast.Constant):
                     yield Setting(
@@ -170,7 +170,3 @@ def _of_training_arguments() -> Iterator[Setting]:
                     value=str(value.value),
                     origin=f"the default of {TRAINING_ARGUMENTS}",
                 )
-
-
-def _name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
