@@ -63,7 +63,11 @@ def test_a_fault_is_told(
         # In front of srun, and in each task.
         (*RUN, "--", *SRUN, "train.py"),
         ("srun", "-N2", "-n2", *RUN, "--", sys.executable, "train.py"),
-        (*RUN, "--", "srun", "-N2", "--ntasks-per-node=2", sys.executable, "train.py"),
+        # Four ranks of one thread: with two each, they rightly lack CPUs where there are two.
+        (
+            *("env", "OMP_NUM_THREADS=1", *RUN, "--"),
+            *("srun", "-N2", "--ntasks-per-node=2", sys.executable, "train.py"),
+        ),
         (
             *(*RUN, "--", "srun", "-N2", "--ntasks-per-node=1", sys.executable),
             *("-m", "torch.distributed.run", "--nnodes=2", "--nproc-per-node=1"),
