@@ -30,7 +30,7 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("cpu-thread-oversubscription", *FOLLOWS)
+EXPLAINS = ("cpu-thread-oversubscription", "step-loop-overhead", *FOLLOWS)
 
 # Workers that use this share of their CPUs have hardly any CPU time left.
 USED_UP = 0.8

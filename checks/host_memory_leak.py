@@ -45,7 +45,8 @@ SURE_GROWTH = 64.0
 WORKING_SET = 8
 # Slurm partitions commonly end a job after some days; memory for a week is not urgent.
 A_WEEK = 7 * 24.0
-# Samples of some seconds say nothing about much later.
+# A run whose memory is full within it is about to end. Samples of some seconds say nothing about
+# much later.
 AN_HOUR = 1.0
 # Activities of a training step: a rank that only loads or evaluates may keep memory on purpose.
 TRAINING = ("backward", "backward-or-wait", "optimizer")
@@ -145,7 +146,7 @@ def in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) -> Iterator
         gaps = amounts[-1] < GAPS * amounts[0]
         unsure = gaps and all(not theirs and not one.on_gpu for one, theirs in rates)
         yield Finding(
-            severity=Severity.NOTE if unsure else Severity.WARNING,
+            severity=Severity.NOTE if unsure else Severity.ERROR,
             confidence=Confidence.POSSIBLE if unsure else Confidence.LIKELY,
             because=(
                 f"{_what(workers)} of rank {rank.rank} grew from {amounts[0]:.0f} to "
@@ -244,8 +245,9 @@ def _finding(
         "" if sure else "this little may be due to the allocator: record more steps to be sure",
     )
     harmless = cache == "fits" or not sure or (full is not None and full[0] > A_WEEK)
+    soon = full is not None and full[0] < AN_HOUR
     return Finding(
-        severity=Severity.NOTE if harmless else Severity.WARNING,
+        severity=Severity.NOTE if harmless else Severity.ERROR if soon else Severity.WARNING,
         confidence=CONFIDENCE[cache] if sure else Confidence.POSSIBLE,
         because="; ".join(filter(None, clauses)),
         evidence=(

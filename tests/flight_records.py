@@ -63,6 +63,7 @@ def unseen(live: LiveLook, *, main_cpu: float = 0.0) -> LiveLook:
             stack=(),
             still=False,
             activities=(),
+            turns=(),
             unseen="ptrace is forbidden",
         )
         for one in live.ranks

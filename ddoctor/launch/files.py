@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,12 @@ MOST_VALUES = 10_000
 MOST_DEPTH = 20
 
 
+def is_there(path: Path) -> bool:
+    """Whether it is a file here; what cannot be the name of one is none."""
+    # Of Python below 3.14, pathlib raises for a name that is too long.
+    return os.path.isfile(path)
+
+
 def text(path: Path, name: str) -> str:
     """The text of a file.
 
@@ -26,6 +33,8 @@ def text(path: Path, name: str) -> str:
             content = file.read(MOST_BYTES + 1)
     except OSError as error:
         raise DoctorError(f"cannot read {name}: {error.strerror}") from error
+    except ValueError as error:
+        raise DoctorError(f"cannot read {name}: {error}") from error
     if len(content) > MOST_BYTES:
         raise DoctorError(f"cannot read {name}: it is larger than {MOST_BYTES >> 20} MiB")
     try:

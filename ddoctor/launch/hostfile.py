@@ -20,7 +20,7 @@ def read(name: str, folder: Path) -> Iterator[Setting]:
         DoctorError: the file cannot be read.
     """
     path = folder / name
-    if not path.is_file():
+    if not files.is_there(path):
         # DeepSpeed then starts on this host alone.
         return
     lines = files.text(path, name).splitlines()

@@ -106,8 +106,8 @@ def read(command: Sequence[str], folder: Path) -> Launch:
 
 def script_file(launch: Launch, folder: Path) -> Path | None:
     """The script of a launch; None: it is no file here."""
-    files = script_settings.paths(launch.script, folder, is_module=launch.is_module)
-    return next((path for path in files if path.is_file()), None) if launch.script else None
+    places = script_settings.paths(launch.script, folder, is_module=launch.is_module)
+    return next((path for path in places if files.is_there(path)), None) if launch.script else None
 
 
 def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch | None:
@@ -297,7 +297,7 @@ def _of_launcher(
 def _of_deepspeed_file(found: _Found) -> Iterator[Setting]:
     """DeepSpeed's file that accelerate's line or file names, if it is here."""
     named = next((one for one in found.settings if one.name == "deepspeed-file"), None)
-    if named is not None and (found.folder / named.value).is_file():
+    if named is not None and files.is_there(found.folder / named.value):
         found.files.append(named.value)
         yield from files.settings(found.folder / named.value, named.value, "deepspeed.")
 

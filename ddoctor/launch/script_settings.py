@@ -63,7 +63,7 @@ def read(
     told.settings += reversed(given)
     for one in given:
         key = one.name.removeprefix("arg.").rpartition(".")[2]
-        is_file = one.value.endswith(CONFIGS) and (folder / one.value).is_file()
+        is_file = one.value.endswith(CONFIGS) and files.is_there(folder / one.value)
         if key in NAMES_DEEPSPEED and is_file:
             _add(told, one.value, folder, "deepspeed.")
         elif (key in NAMES_CONFIG or key == "") and is_file:

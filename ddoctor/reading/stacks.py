@@ -138,11 +138,12 @@ class Stacks:
             else:
                 self._begin(writer, _Open(said=said, file=file, form=PY_SPY_FRAME, threads=[head]))
         elif head := OTHERS.match(said.text):
+            self._close(writer)
             before = self._before.get(writer)
-            self._begin(writer, _Open(said=said, file=file, form=OTHERS_FRAME, threads=[head]))
             # faulthandler prints the main thread last.
             if before is not None and number > before.last + 2:
                 self._keep(writer)
+            self._begin(writer, _Open(said=said, file=file, form=OTHERS_FRAME, threads=[head]))
         elif now is not None:
             if frame := now.form.match(said.text):
                 now.last = number

@@ -93,6 +93,7 @@ def test_when_the_host_is_full(findings: Findings) -> None:
     two = run(growth(leaking), growth(leaking, rank=1))
     (finding,) = findings(CAUSE, two, memory(110 * GIB))
     assert "at this rate node-0 is full in 2 hours" in finding.because
+    assert finding.severity is Severity.WARNING
     tight = Memory(
         host="node-0",
         total=512 * GIB,
@@ -102,6 +103,7 @@ def test_when_the_host_is_full(findings: Findings) -> None:
     )
     (finding,) = findings(CAUSE, two, tight)
     assert "node-0 is full in 10 minutes" in finding.because
+    assert finding.severity is Severity.ERROR  # the run is about to end
 
 
 def test_a_note_where_it_takes_more_than_a_week(findings: Findings) -> None:
@@ -247,7 +249,7 @@ def holding(
 def test_memory_that_is_full_within_the_hour(findings: Findings) -> None:
     live = look(*(replace(holding(rank, rate), on_gpu=True) for rank, rate in enumerate((0.5, 10))))
     (finding,) = findings(CAUSE, live, memory(8 * GIB))
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is Severity.ERROR
     assert finding.where.ranks == (1,)
     assert "the process of rank 1 grew from 900 to 1090 MiB in 10 s" in finding.because
     assert "node-0 is full in 7 minutes" in finding.because
@@ -265,7 +267,7 @@ def test_on_a_cpu_it_is_a_leak_where_it_grows_more_than_malloc_could_keep(
 ) -> None:
     live = look(holding(0, 0.5), holding(1, 100.0))
     (finding,) = findings(CAUSE, live, memory(8 * GIB))
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is Severity.ERROR
     assert "malloc keeps free" not in finding.because
 
 

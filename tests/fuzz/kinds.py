@@ -26,8 +26,9 @@ from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.forecast import launch_files, request
 from ddoctor.forecast.options import PlanRequest
+from ddoctor.launch.review import review
 from ddoctor.live import logs
-from ddoctor.models import JUDGING, Report
+from ddoctor.models import JUDGING, Command, Report
 from ddoctor.reading import reader
 from ddoctor.reading.flight_recorder import Trace
 from ddoctor.report import (
@@ -40,7 +41,7 @@ from ddoctor.report import (
     training_charts,
 )
 from tests import traced as traces
-from tests.fuzz import mutation, seeds
+from tests.fuzz import mutation, seeds, texts
 
 OF_OTHERS = ("collect ", "probe ")
 """What the evidence itself says to have crashed; everything else in the list is a check."""
@@ -188,13 +189,7 @@ def snapshotted(random: Random, folder: Path) -> None:
     path = folder / f"snapshot-{os.getpid()}_rank0.pickle"
     path.write_bytes(mutation.damaged(raw, random) if random.random() < 0.5 else raw)
     evidence, _ = reader.read([path])
-    for section in evidence:
-        _kept(section)
-    report = engine.examine(evidence, "diagnose")
-    if broken := [row for row in report.crashed if row.check != JUDGING]:
-        raise Broken(f"{broken[0].check}: {broken[0].error}")
-    _shown(report, evidence)
-    markdown.render(report, evidence)
+    _reported(evidence)
 
 
 def traced(random: Random, folder: Path) -> None:
@@ -209,11 +204,7 @@ def traced(random: Random, folder: Path) -> None:
         path.write_bytes(mutation.damaged(raw, random) if random.random() < 0.2 else raw)
         paths.append(path)
     evidence, _ = reader.read(paths)
-    for section in evidence:
-        _kept(section)
-    report = _report(evidence)
-    _shown(report, evidence)
-    markdown.render(report, evidence)
+    _reported(evidence)
 
 
 def _frame(file: str, line: int, function: str) -> Frame:
@@ -229,6 +220,35 @@ def logged(random: Random, folder: Path) -> None:
     path.write_bytes(raw)
     endings = logs.last_words([path], [0, 1, 3], 0, "node-1")
     _kept(TrainingRun(command=("train.py",), seconds=1.0, ranks=endings))
+
+
+def told(random: Random, folder: Path) -> None:
+    """``ddoctor diagnose`` of one or two texts: logs, stacks, outputs of commands."""
+    paths = []
+    for number in range(random.choice((1, 1, 2))):
+        path = folder / f"text-{os.getpid()}-{number}"
+        path.write_bytes(texts.text(random))
+        paths.append(path)
+    evidence, refused = reader.read(paths)
+    _reported(evidence)
+    [line(f"{one.name} {one.why}") for one in refused]
+
+
+def launched(random: Random, folder: Path) -> None:
+    """``ddoctor doctor -- COMMAND``, of which nothing is started."""
+    place = folder / f"launch-{os.getpid()}"
+    place.mkdir(exist_ok=True)
+    evidence = Evidence(review(texts.launch(random, place), place))
+    _reported(evidence, "doctor")
+
+
+def _reported(evidence: Evidence, command: Command = "diagnose") -> None:
+    for section in evidence:
+        _kept(section)
+    report = _report(evidence, command)
+    _shown(report, evidence)
+    schema.render(report)
+    markdown.render(report, evidence)
 
 
 def _kept(section: Section) -> None:
@@ -248,8 +268,8 @@ def _judged(random: Random, folder: Path) -> tuple[Evidence, Report]:
     return evidence, _report(evidence)
 
 
-def _report(evidence: Evidence) -> Report:
-    report = engine.examine(evidence, "diagnose")
+def _report(evidence: Evidence, command: Command = "diagnose") -> Report:
+    report = engine.examine(evidence, command)
     for row in report.crashed:
         if row.check != JUDGING and not row.check.startswith(OF_OTHERS):
             raise Broken(f"{row.check}: {row.error}")
@@ -301,6 +321,8 @@ KINDS: dict[str, Kind] = {
     "snapshot": snapshotted,
     "log": logged,
     "trace": traced,
+    "text": told,
+    "launch": launched,
 }
 
 

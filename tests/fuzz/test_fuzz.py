@@ -11,7 +11,7 @@ from tests.fuzz.trying import tried
 
 FEW = {
     **{"diagnose": 25, "charts": 2, "diff": 10, "plan": 15, "dump": 50, "snapshot": 50, "log": 50},
-    "trace": 25,
+    **{"trace": 25, "text": 50, "launch": 50},
 }
 """Inputs in a usual run, by kind; those of ``config`` and ``model`` import torch."""
 MANY = {"diagnose": 1_000, "charts": 50, "diff": 200, "plan": 500, "model": 20}

@@ -19,6 +19,10 @@ MOST_SECONDS = 10
 MOST_MIB = 1024
 
 
+class TooLong(BaseException):
+    """No handler of an error takes it for one of its own."""
+
+
 @dataclass
 class Told:
     """What became of some inputs of a kind."""
@@ -61,8 +65,8 @@ def _one(kind: str, folder: Path, number: int, told: Told) -> str:
     try:
         with _limited():
             return outcome(kind, number, folder)
-    except TimeoutError as error:
-        told.fault(str(error), number)
+    except TooLong:
+        told.fault(f"more than {MOST_SECONDS} s", number)
     except Exception as error:
         told.fault(f"{type(error).__name__}: {str(error)[:110]!r} at {_place(error)}", number)
     return "fault"
@@ -70,7 +74,7 @@ def _one(kind: str, folder: Path, number: int, told: Told) -> str:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    """Raise TimeoutError in what takes too long; the time of others on this machine is not its."""
+    """Raise TooLong in what takes too long; the time of others on this machine is not its."""
     signal.signal(signal.SIGPROF, _too_long)
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
     try:
@@ -80,7 +84,7 @@ def _limited() -> Iterator[None]:
 
 
 def _too_long(*_: object) -> None:
-    raise TimeoutError(f"more than {MOST_SECONDS} s")
+    raise TooLong
 
 
 def _place(error: Exception) -> str:

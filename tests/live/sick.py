@@ -329,7 +329,7 @@ SICK = {
         cause="host-memory-leak",
         parts={
             "before": "global kept; kept = []",
-            "work": "kept.append(torch.ones(1_000_000))",
+            "work": "kept.append(torch.ones(3_000_000))",
         },
     ),
     "reads values back": Sick(

@@ -115,6 +115,6 @@ KIND = Kind(
     name="nvidia-smi --query-gpu",
     holds=("index, ", "bus_id", "uuid"),
     begins=re.compile(rf"^(?=.*(?:\bindex\b|uuid|bus_id)){COLUMN}(?:, ?{COLUMN}){{1,60}}\s*$"),
-    goes_on=re.compile(r"^(?! )[^,|={}]{1,200}(?:, ?[^,|={}]{0,200}){1,60}$"),
+    goes_on=re.compile(r"^(?! )[^,|={}]{1,200}(?:,[^,|={}]{0,201}){1,60}$"),
     read=_read,
 )
