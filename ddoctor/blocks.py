@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.source_text import syntax_tree
 
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
 Loop = ast.For | ast.AsyncFor | ast.While
@@ -17,7 +18,7 @@ Node = ast.If | Loop | Function
 def parsed(lines: Sequence[str]) -> Sequence[Node]:
     """The loops, branches and functions of a file; empty: it cannot be read."""
     with suppress(SyntaxError, ValueError, RecursionError):
-        every = ast.walk(ast.parse("\n".join(line.rstrip("\n") for line in lines)))
+        every = ast.walk(syntax_tree("\n".join(line.rstrip("\n") for line in lines)))
         return [node for node in every if isinstance(node, Node)]
     return ()
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from ddoctor.blocks import Function
+from ddoctor.evidence.source_text import syntax_tree
 
 BACKWARD = ("backward", "manual_backward")
 STORES = ("append", "add", "extend", "insert", "appendleft", "put", "update")
@@ -18,7 +19,7 @@ NUMBERS = ("float", "int", "str", "len", "round", "bool")
 def storing(lines: Sequence[str]) -> Sequence[tuple[int, str]]:
     """The number of each such line with the name of its function; none: unreadable, or none."""
     with suppress(SyntaxError, ValueError, RecursionError):
-        tree = ast.parse("\n".join(line.rstrip("\n") for line in lines))
+        tree = syntax_tree("\n".join(line.rstrip("\n") for line in lines))
         scopes = [node for node in ast.walk(tree) if isinstance(node, Function)]
         return [
             (line, getattr(scope, "name", "<module>"))

@@ -15,6 +15,7 @@ from itertools import takewhile
 from ddoctor.analysis import endings, loop_lines
 from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.live import Activity
+from ddoctor.evidence.source_text import syntax_tree
 
 FORWARD, REST, COLLECTION = "forward", "rest", "gc"
 
@@ -152,7 +153,7 @@ def _holds(block: Block | Origin, line: Frame) -> bool:
 def _passes(line: Frame, called: Frame) -> bool:
     """Whether the line passes to a function what ``called`` returns."""
     try:
-        nodes = list(ast.walk(ast.parse(line.text)))
+        nodes = list(ast.walk(syntax_tree(line.text)))
     except (SyntaxError, ValueError):
         return False
     name = called.function.rpartition(".")[2]

@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
+from ddoctor.evidence.source_text import syntax_tree
 
 WRAPPERS = (
     "torch.nn.parallel.DistributedDataParallel",
@@ -80,5 +81,5 @@ def with_keywords(call: SourceCall, **values: str | None) -> str:
 def _parsed(text: str) -> ast.Module | None:
     for whole in (text, f"{text} pass"):
         with suppress(SyntaxError, ValueError):
-            return ast.parse(whole)
+            return syntax_tree(whole)
     return None

@@ -90,7 +90,7 @@ def _torchrun(place: Sequence[str], ranks: str | None, rest: Sequence[str]) -> i
     environment = {name: v for name, v in os.environ.items() if not name.startswith(outer)}
     # A queue.py in the user's folder must not be imported instead of Python's own.
     environment |= {TAG: tag, "PYTHONSAFEPATH": "1"}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", *place, f"--nproc-per-node={count}"]
+    torchrun = [sys.executable, "-m", "ddoctor.cluster.agent", *place, f"--nproc-per-node={count}"]
     try:
         agent = subprocess.Popen(
             [*torchrun, "-m", "ddoctor.probe", *rest],

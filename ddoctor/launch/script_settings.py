@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
+from ddoctor.evidence.source_text import syntax_tree
 from ddoctor.launch import files, known_arguments
 from ddoctor.launch.launchers import installed_source
 from ddoctor.launch.option_source import named, options_of, plain
@@ -122,7 +123,7 @@ def paths(script: str, folder: Path, *, is_module: bool) -> Iterator[Path]:
 def _parsed(path: Path) -> ast.Module | None:
     try:
         text = files.text(path, str(path))
-        return ast.parse(text) if len(text) <= MOST_BYTES else None
+        return syntax_tree(text) if len(text) <= MOST_BYTES else None
     except (DoctorError, SyntaxError, ValueError, RecursionError, MemoryError):
         # Reading the script for mistakes tells that.
         return None

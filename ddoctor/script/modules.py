@@ -7,7 +7,6 @@ import io
 import os
 import sysconfig
 import tokenize
-import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.section import Unseen
+from ddoctor.evidence.source_text import syntax_tree
 
 MOST_FILES = 200
 MOST_BYTES = 2 * 2**20
@@ -122,10 +122,7 @@ def _parsed(source: bytes) -> tuple[str, ast.Module]:
         text = io.TextIOWrapper(io.BytesIO(source), encoding).read()
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not {encoding}: byte {error.start} cannot be read") from error
-    with warnings.catch_warnings():
-        # Of the user's code, such as an invalid escape sequence.
-        warnings.simplefilter("ignore")
-        return text, ast.parse(text)
+    return text, syntax_tree(text)
 
 
 def _nodes(tree: ast.Module) -> Sequence[ast.AST]:

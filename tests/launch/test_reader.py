@@ -223,3 +223,17 @@ def test_a_file_of_100_mb_is_refused(tmp_path: Path) -> None:
         file.truncate(100 * 2**20)
     with pytest.raises(DoctorError, match="larger than 4 MiB"):
         launched(tmp_path, "accelerate launch --config_file large.yaml train.py")
+
+
+def test_what_python_warns_of_in_a_script_is_read_without_a_word(tmp_path: Path) -> None:
+    script = (
+        "import argparse\nprint('\\d', 1 is 1)\n"
+        "argparse.ArgumentParser().add_argument('--lr', default=0.1)\n"
+    )
+    launch = launched(tmp_path, "python train.py", train_py=script)
+    assert [one.name for one in launch.settings] == ["arg.lr"]
+
+
+def test_what_cannot_be_a_file_name_is_none(tmp_path: Path) -> None:
+    for name in ("x" * 5_000 + ".py", "a\0b.py"):
+        assert launched(tmp_path, f"torchrun {name} --config {name}.json").script == name
