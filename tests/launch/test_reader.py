@@ -231,7 +231,8 @@ def test_what_python_warns_of_in_a_script_is_read_without_a_word(tmp_path: Path)
         "argparse.ArgumentParser().add_argument('--lr', default=0.1)\n"
     )
     launch = launched(tmp_path, "python train.py", train_py=script)
-    assert [one.name for one in launch.settings] == ["arg.lr"]
+    lr = launch.get("arg.lr")
+    assert lr is not None and lr.value == "0.1"
 
 
 def test_what_cannot_be_a_file_name_is_none(tmp_path: Path) -> None:
