@@ -232,7 +232,8 @@ def test_what_python_warns_of_in_a_script_is_read_without_a_word(tmp_path: Path)
     )
     launch = launched(tmp_path, "python train.py", train_py=script)
     lr = launch.get("arg.lr")
-    assert lr is not None and lr.value == "0.1"
+    assert lr is not None
+    assert lr.value == "0.1"
 
 
 def test_what_cannot_be_a_file_name_is_none(tmp_path: Path) -> None:
