@@ -45,7 +45,7 @@ from ddoctor.analysis.loop_work import Place
 from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import Straggler, Stragglers, enough, few
-from ddoctor.evidence.loading import LoaderCurve
+from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.trace import Traces
@@ -130,7 +130,9 @@ def without_a_loader(
     )
 
 
-def without_workers(script: Script) -> Iterator[Finding]:
+def without_workers(script: Script, loading: Loading | None) -> Iterator[Finding]:
+    if loading is not None:
+        return  # what was measured during the training is better evidence
     trains = any(loop.kind == "training" for loop in script.loops)
     for loader in script.of(LOADER) if trains else ():
         if worker_count(loader) == 0 and not evaluates(loader):

@@ -170,8 +170,10 @@ def all_of_it_on_every_rank(
         )
 
 
-def in_the_source(script: Script) -> Iterator[Finding]:
+def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
     """Nothing in the script gives each rank its own samples."""
+    if seen is not None:
+        return  # what was measured during the training is better evidence
     loaders = script.of(LOADER)
     trains = any(loop.kind == "training" for loop in script.loops)
     if not trains or script.splits or not is_plain(script) or any(map(_shares, loaders)):

@@ -83,7 +83,9 @@ def while_accumulating(
     )
 
 
-def in_the_source(script: Script) -> Iterator[Finding]:
+def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding]:
+    if recorded is not None:
+        return  # what was measured during the training is better evidence
     wrapped = script.of("torch.nn.parallel.DistributedDataParallel")
     if len(wrapped) != 1 or not is_plain(script) or script.holds_back:
         return

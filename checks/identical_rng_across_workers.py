@@ -44,8 +44,10 @@ def same_state(loading: Loading) -> Iterator[Finding]:
             yield _finding(source, rows, place({one.rank for one, _ in rows}, loaders))
 
 
-def in_the_source(script: Script) -> Iterator[Finding]:
+def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
     """A dataset keeps a generator, which each worker copies; torch seeds only the global ones."""
+    if loading is not None:
+        return  # what was measured during the training is better evidence
     for loader in script.of(LOADER):
         made = loader.origin("dataset", 0)
         for one in script.datasets:

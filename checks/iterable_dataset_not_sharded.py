@@ -99,7 +99,9 @@ def among_workers(seen: DataSeen, loading: Loading) -> Iterator[Finding]:
         )
 
 
-def in_the_source(script: Script) -> Iterator[Finding]:
+def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    if seen is not None:
+        return  # what was measured during the training is better evidence
     for loader in script.of(LOADER):
         made = loader.origin("dataset", 0)
         streams = [one for one in script.datasets if one.iterable and made == (one.name,)]

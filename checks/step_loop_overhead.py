@@ -209,8 +209,10 @@ def launches_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
     )
 
 
-def in_the_source(script: Script) -> Iterator[Finding]:
+def in_the_source(script: Script, steps: Steps | None) -> Iterator[Finding]:
     """Calls that every step of the training loop makes; what they cost, only a run shows."""
+    if steps is not None and enough(steps):
+        return  # what was measured during the training is better evidence
     for names, why, summary in IN_EACH_STEP:
         found = [one for one in script.of(*names) if one.in_each_step]
         if found:
@@ -227,7 +229,9 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             )
 
 
-def anomaly_mode_in_the_source(script: Script) -> Iterator[Finding]:
+def anomaly_mode_in_the_source(script: Script, use: RankUse | None) -> Iterator[Finding]:
+    if use is not None:
+        return  # what was measured during the training is better evidence
     for one in script.of("torch.autograd.set_detect_anomaly", "torch.autograd.detect_anomaly"):
         on = one.name.endswith(".detect_anomaly") or one.argument("mode", 0) == "True"
         if on and not one.test and one.on_all_ranks:

@@ -167,7 +167,9 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         )
 
 
-def deterministic_in_the_source(script: Script) -> Iterator[Finding]:
+def deterministic_in_the_source(script: Script, use: RankUse | None) -> Iterator[Finding]:
+    if use is not None:
+        return  # what was measured during the training is better evidence
     lines = [
         one.at
         for one in script.settings

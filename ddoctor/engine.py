@@ -19,6 +19,7 @@ from ddoctor.check_catalog import Check, Way
 from ddoctor.control_arms import proven
 from ddoctor.evidence.cluster_probes import ControlArms
 from ddoctor.evidence.flight_records import FlightRecords
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRuns
@@ -40,7 +41,7 @@ from ddoctor.models import (
     Verdict,
     World,
 )
-from ddoctor.order import order
+from ddoctor.order import confirmed, order
 
 ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 """Words for how a probe ended; `hung` and `crashed` need no other words."""
@@ -87,7 +88,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
         if own is None
         or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
     }
-    ordered = order(results, check_catalog.explains(checks))
+    ordered = order(confirmed(results, _of_source(checks)), check_catalog.explains(checks))
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
     runs = evidence.all(ProbeRuns)
     serious = any(finding.severity > Severity.NOTE for finding in findings)
@@ -132,6 +133,16 @@ def examine(evidence: Evidence, command: Command) -> Report:
         crashed=crashed,
         unexplained=() if serious else tuple(_unexplained(evidence, findings)),
     )
+
+
+def _of_source(checks: Sequence[Check]) -> set[str]:
+    """The ways that judge what is written, in a launch command or a script, before it runs."""
+    return {
+        way.check
+        for check in checks
+        for way in check.ways
+        if any(need.section in (Launch, Script) for need in way.needs.values() if not need.optional)
+    }
 
 
 def _of_files(section: Section) -> bool:

@@ -53,6 +53,38 @@ def order(
     return tuple(sorted(roots, key=_urgency))
 
 
+def confirmed(results: Sequence[Result], of_source: Collection[str]) -> tuple[Result, ...]:
+    """The results, each cause that was measured once: what the source says of it confirms it.
+
+    ``of_source``: the checks that only read. Two kinds of evidence that agree make it certain.
+    """
+    expected: dict[str, Confidence] = {}
+    for result in results:
+        for finding in result.findings if result.check in of_source else ():
+            known = expected.get(finding.cause, Confidence.POSSIBLE)
+            expected[finding.cause] = max(known, finding.confidence)
+    measured = {
+        finding.cause
+        for result in results
+        if result.check not in of_source
+        for finding in result.findings
+    }
+
+    def told(result: Result) -> Iterator[Finding]:
+        for finding in result.findings:
+            if result.check in of_source:
+                if finding.cause not in measured:
+                    yield finding
+            elif min(finding.confidence, expected.get(finding.cause, Confidence.POSSIBLE)) > (
+                Confidence.POSSIBLE
+            ):
+                yield replace(finding, confidence=Confidence.CERTAIN)
+            else:
+                yield finding
+
+    return tuple(replace(result, findings=tuple(told(result))) for result in results)
+
+
 class _Places:
     """An index of findings by host, which compares each with its neighbours only."""
 

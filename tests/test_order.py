@@ -2,8 +2,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ddoctor.models import Confidence, Cost, Finding, Result, Severity, Where
-from ddoctor.order import order
+from ddoctor.order import confirmed, order
 
 
 def a_finding(
@@ -87,3 +89,35 @@ def test_consequences_are_folded_under_the_root_of_their_own_host() -> None:
     results = [Result(check=finding.cause, findings=(finding,)) for finding in findings]
     told = {one.because: one.consequences for one in order(results, {"a": ("b",)})}
     assert told == {"a on x": ("b",), "a on y": ("b",), "b on z": ()}
+
+
+LIKELY, POSSIBLE, CERTAIN = Confidence.LIKELY, Confidence.POSSIBLE, Confidence.CERTAIN
+
+
+@pytest.mark.parametrize(
+    ("read", "measured", "then"),
+    [
+        (LIKELY, LIKELY, CERTAIN),
+        (POSSIBLE, LIKELY, LIKELY),
+        (LIKELY, POSSIBLE, POSSIBLE),
+        (LIKELY, CERTAIN, CERTAIN),
+    ],
+)
+def test_what_is_measured_replaces_what_is_read(
+    read: Confidence, measured: Confidence, then: Confidence
+) -> None:
+    results = (
+        Result(check="a: read", findings=(a_finding(confidence=read),)),
+        Result(check="a: measured", findings=(a_finding(confidence=measured),)),
+    )
+    before, after = confirmed(results, {"a: read"})
+    assert before.findings == ()
+    assert [one.confidence for one in after.findings] == [then]
+
+
+def test_what_was_not_measured_stays() -> None:
+    results = (
+        Result(check="a: read", findings=(a_finding(confidence=LIKELY),)),
+        Result(check="b: measured", findings=(a_finding("b", confidence=LIKELY),)),
+    )
+    assert confirmed(results, {"a: read"}) == results

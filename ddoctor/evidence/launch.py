@@ -49,7 +49,7 @@ class Unknown(Part, frozen=True, kw_only=True):
 class Launch(Section, frozen=True, kw_only=True):
     """A launch command: its launcher, its script, and what its line and files set."""
 
-    commands = ("doctor",)
+    commands = ("doctor", "run")
     obtained_by = "ddoctor doctor -- LAUNCH COMMAND"
 
     command: tuple[str, ...]

@@ -153,7 +153,7 @@ class SourceImport(Part, frozen=True, kw_only=True):
 class Script(Section, frozen=True, kw_only=True):
     """The training script of a launch line, with the modules that it imports from its folders."""
 
-    commands = ("doctor",)
+    commands = ("doctor", "run")
     obtained_by = "ddoctor doctor -- torchrun … train.py"
 
     files: tuple[str, ...]

@@ -9,6 +9,7 @@ from ddoctor.analysis.launch_plan import DECAY, EPOCHS, SAVE, WARM_UP, LaunchPla
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.report.places import listed
 from ddoctor.report.wording import counted
 
@@ -23,7 +24,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "starts", _starts(plan)
         if told := _won(launch, "ranks", "hosts", "ranks-per-host", "precision", "accumulation"):
             yield "decided", told
-        yield "script", f"{'-m ' if launch.is_module else ''}{launch.script}"
+        if evidence.of_run(TrainingRun) is None:
+            yield "script", f"{'-m ' if launch.is_module else ''}{launch.script}"
         degrees = [f"{letters} {one.value}" for letters, one in plan.degrees.items()]
         if told := ", ".join(filter(None, (plan.strategy, *degrees, _precision(plan)))):
             yield "parallelism", told

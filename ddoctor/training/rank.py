@@ -25,13 +25,14 @@ from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.proc import interruption
 from ddoctor.recorder import script
-from ddoctor.training import answer
+from ddoctor.training import answer, review
 from ddoctor.training.child import FORWARDED, Child, NewChild
 from ddoctor.training.command import recorder_command
 from ddoctor.training.messages import TurnOrder, Unrecorded
 from ddoctor.training.options import RunOptions, refuse_options
 
 if TYPE_CHECKING:
+    from ddoctor.evidence.section import Evidence
     from ddoctor.report.output import Outputs
 
 PROGRAM = "torchrun … -m ddoctor.probe run"
@@ -76,6 +77,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         leave_it_to_rank_0()
         return 2
     options, command, outputs = asked
+    reviewed = review.take(wanted=launched.rank == 0)
     host, launcher = socket.gethostname(), os.getppid()
     current: list[Child] = []
     early: list[int] = []
@@ -106,7 +108,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
         child = _first(new_child, launched, command)
         for one in early:
             child.forward(one)
-        code = _supervise(child, new_child, options, command, outputs, launcher)
+        code = _supervise(child, new_child, options, command, outputs, reviewed, launcher)
     except (_Orphaned, Exception) as error:
         # Native code, as in an import, makes another error of what a signal's handler raises.
         if isinstance(error, DoctorError) or not _without_launcher(launched, launcher):
@@ -209,6 +211,7 @@ def _supervise(
     options: RankOptions,
     command: tuple[str, ...],
     outputs: Outputs | None,
+    reviewed: Evidence,
     launcher: int,
 ) -> int:
     # Imported only now: the script has started, and starts slowly, too.
@@ -253,7 +256,7 @@ def _supervise(
         from ddoctor.training.report import lead
 
         with store.beating():
-            return lead(store, child, new_child, options, command, outputs)
+            return lead(store, child, new_child, options, command, outputs, reviewed)
     except Unrecorded as error:
         return _unrecorded(child, str(error))
     except (StoreLost, CoordinatorLost) as error:

@@ -35,6 +35,7 @@ def lead(
     options: RunOptions,
     script: tuple[str, ...],
     outputs: Outputs,
+    reviewed: Evidence,
 ) -> int:
     """Lead the run and report; return the script's exit code if it failed, else the report's, or 2
     if its files cannot be written. It is 0 where ``ddoctor run`` gives the report's itself.
@@ -48,7 +49,7 @@ def lead(
     try:
         with progress() as started:
             run = leader.run(options.steps, options.seconds, started)
-            evidence = Evidence(merge.sections(run))
+            evidence = Evidence((*merge.sections(run), *reviewed))
             report = engine.examine(evidence, "run")
             changes = _changes(report, run, options.trials) if not leader.interrupted else ()
             trials = _try(leader, changes, run, options.seconds, started)

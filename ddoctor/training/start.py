@@ -18,6 +18,7 @@ from ddoctor.evidence import redaction
 from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.options import words
 from ddoctor.recorder import script
+from ddoctor.training import review
 from ddoctor.training.options import RunOptions
 from ddoctor.training.rewrite import PYTHON, Rewritten, rewritten
 
@@ -37,6 +38,7 @@ def start(options: RunOptions, command: Sequence[str]) -> NoReturn:
         # Python starts on this host, so the files and the script can be checked here.
         options.outputs(Path(changed.script[0]))
         _check(changed)
+    review.give(command)
     _execute(_with_exit_code(changed), changed.words)
 
 

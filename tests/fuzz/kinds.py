@@ -53,6 +53,8 @@ MEASURED = (
 )
 """Bundles from which a plan takes a step, a model or a GPU."""
 NUMBERS = (0, 1, 3, 64, 10**6, 10**18)
+MOST_LAYERS = 2
+"""Of a model that is measured to the end."""
 OPTIONS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("params", ("1", "4.4B", "1e300", "9" * 400, "1e-9", "x")),
     ("trainable", ("1", "82M", "1e9", "")),
@@ -135,30 +137,30 @@ def planned(random: Random, folder: Path) -> None:
 
 
 def configured(random: Random, folder: Path) -> None:
-    """``ddoctor plan --model``: a config of a small model, which is read and built."""
-    _built(random, folder)
+    """``ddoctor plan --model``: a config of a small model, which is read."""
+    # Importing it imports torch.
+    from ddoctor.forecast.model.blueprint import from_config
+
+    from_config(str(_config(random, folder)))
 
 
 def modelled(random: Random, folder: Path) -> None:
     """``ddoctor plan --model`` to its end, which takes a second for each layer."""
-    path = _built(random, folder, most_layers=2)
+    from ddoctor.forecast.model.blueprint import from_config
+
+    path = _config(random, folder)
+    if from_config(str(path)).read("bf16-mixed", "adamw").layers > MOST_LAYERS:
+        raise DoctorError("too long for a try")
     evidence = Evidence([request.plan(PlanRequest(model=str(path), gpu="a100-40", gpus="1"))])
     _shown(engine.examine(evidence, "plan"), evidence)
 
 
-def _built(random: Random, folder: Path, most_layers: int | None = None) -> Path:
-    """Write and build a changed config; with more layers than the most, it is not measured."""
+def _config(random: Random, folder: Path) -> Path:
     config = json.loads(json.dumps(random.choice(seeds.CONFIGS)))
     mutation.changed(config, random, random.randint(1, 3))
     raw = _json(config)
     path = folder / f"config-{os.getpid()}.json"
     path.write_bytes(mutation.damaged(raw, random) if random.random() < 0.1 else raw)
-    # Importing it imports torch.
-    from ddoctor.forecast.model.blueprint import from_config
-
-    model = from_config(str(path)).read("bf16-mixed", "adamw")
-    if most_layers is not None and model.layers > most_layers:
-        raise DoctorError("too long for a try")
     return path
 
 
