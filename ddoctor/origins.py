@@ -52,8 +52,10 @@ def _of_a_frame(frame: Frame, nodes: Sequence[Node]) -> Sequence[Statement]:
     at = [node for node in every if node.lineno <= frame.line <= _end(node)]
     wanted = set().union(*(_read(node) for node in at))
     found = _made([node for node in every if node not in at], wanted)
-    # A function that only gets it may change it.
-    found += [node for node in every if node.lineno < frame.line and _passed(node) & wanted]
+    # A function that only gets it may change it; what the loop only reads is no batch.
+    made = wanted & _arguments(function) if function is not None else set()
+    made = made.union(*(_written(node) & wanted for node in found))
+    found += [node for node in every if node.lineno < frame.line and _passed(node) & made]
     given = any(_takes_a_batch(node) for node in found)
     for loop in loops[1:]:
         more = _made([one for one in _statements(loop) if one not in (*every, *at)], wanted)

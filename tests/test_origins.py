@@ -52,6 +52,17 @@ def told(source: str, *functions: str) -> tuple[list[str], list[str]]:
             ["batch = next(batches)", 'batch["x"] = batch["x"].to(device)'],
             ["batch = next(batches)"],
         ),
+        # A function may change the batch that it gets; what the head of the loop reads is none.
+        (
+            """
+            for step, (x, y) in enumerate(islice(loader, args.steps)):
+                warm(args.seconds)
+                augment(x)
+                out = model(x)  # HERE
+            """,
+            ["for step, (x, y) in enumerate(islice(loader, args.steps)):", "augment(x)"],
+            ["for step, (x, y) in enumerate(islice(loader, args.steps)):"],
+        ),
         # Drawn by hand; the loop counts.
         (
             """
