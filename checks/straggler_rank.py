@@ -25,9 +25,10 @@ from math import ceil
 from statistics import median, median_low
 
 from ddoctor.analysis import endings, live_cost
+from ddoctor.analysis.cpu_contention import TAKEN
 from ddoctor.analysis.describe import where
 from ddoctor.analysis.exchanged_models import in_stages
-from ddoctor.analysis.live_ranks import phase, stack
+from ddoctor.analysis.live_ranks import LiveRankState, phase, stack
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.straggler_reason import Reason, why
 from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, Stragglers, few
@@ -182,7 +183,7 @@ def _in_passing(one: Straggler, steps: Steps, reason: Reason) -> bool:
     return reason.kind == "crowded" or (reason.kind == "busy" and one.behind < SURE * steps.count)
 
 
-def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+def in_a_live_run(live: LiveState, uses: tuple[RankUse, ...] | None) -> Iterator[Finding]:
     found = live.straggler
     if found is None or found.activity.startswith(("loader", "checkpoint")):
         return
@@ -194,9 +195,14 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         "works outside the model" if found.activity == "rest" else "is in " + phase(found.activity)
     )
     doubt = "" if sure else "; attach again: it was seen there once, which may be the only time"
+    taken = _by_others(rank, uses or ())
+    # At a line that all ranks run, it may only have less of the CPUs.
+    disturbed = taken >= TAKEN and not found.apart and not rank.seen.on_gpu
+    if disturbed:
+        doubt = f"; other processes used {taken:.2g} CPUs of {rank.host}: attach again without them"
     yield Finding(
-        severity=live_cost.severity(found.lost) if sure else Severity.NOTE,
-        confidence=Confidence.LIKELY,
+        severity=live_cost.severity(found.lost) if sure and not disturbed else Severity.NOTE,
+        confidence=Confidence.POSSIBLE if disturbed else Confidence.LIKELY,
         because=(
             f"{rank.who} {what}{found.at} for {found.share:.0%} of the time "
             f"longer than the others, {found.others_wait}{doubt}"
@@ -214,6 +220,12 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def _by_others(rank: LiveRankState, uses: Sequence[RankUse]) -> float:
+    """CPUs of its host that other processes use, as far as it was seen."""
+    ranks = (one for use in uses for one in use.hosts if one.host == rank.host)
+    return max((one.neighbours or 0.0 for one in ranks), default=0.0)
 
 
 def _late(one: Straggler, steps: Steps, reason: Reason, severity: Severity, remedy: Fix) -> Finding:

@@ -132,8 +132,9 @@ def _header(node: Statement) -> Iterator[ast.AST]:
 
 
 def _end(node: Statement) -> int:
-    """The last line of a statement, without the statements in it."""
-    inner = (part.lineno for part in _within(node) if part is not node)
+    """The last line of a statement, without the statements in it; of a function its head."""
+    within = node.body if isinstance(node, Function) else _within(node)
+    inner = (part.lineno for part in within if part is not node)
     return min(inner, default=(node.end_lineno or node.lineno) + 1) - 1
 
 

@@ -169,3 +169,20 @@ def test_a_statement_of_a_thousand_terms() -> None:
 
 def test_what_cannot_be_parsed_has_none() -> None:
     assert told("for x in loader:\n    model(x  # HERE") == ([], [])
+
+
+def test_of_a_function_that_gets_the_batch_only_the_head_counts() -> None:
+    lines = [
+        "for x in loader:",
+        "    step(x)",
+        "def step(x,",
+        "        y=0):",
+        "    model(x)",
+        "    log()",
+    ]
+    nodes = blocks.parsed(lines)
+    frames = [
+        Frame(file="train.py", line=line, function=function, of_user=True)
+        for line, function in ((2, "<module>"), (5, "step"))
+    ]
+    assert [(one.line, one.end) for one in origins(frames, lambda _: nodes)] == [(3, 4), (1, 1)]

@@ -10,7 +10,7 @@ from statistics import fmean
 from ddoctor.analysis import gpu_lines, live_cost, loop_work
 from ddoctor.analysis.live_ranks import AGAIN, LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.loop_work import ON_BATCHES, REST, LoopLine, Place
+from ddoctor.analysis.loop_work import BACKWARD_OR_WAIT, ON_BATCHES, REST, LoopLine, Place
 from ddoctor.analysis.own_loader import OF_THE_STEP, TORN
 
 
@@ -53,7 +53,8 @@ def _work(live: LiveState, counted: Collection[Place]) -> LoopWork | None:
     for one in live.ranks:
         here: Counter[LoopLine] = Counter()
         rows = one.seen.activities
-        steps = [row for row in rows if row.name in OF_THE_STEP and row.samples > TORN]
+        of_the_step = (*OF_THE_STEP, BACKWARD_OR_WAIT)
+        steps = [row for row in rows if row.name in of_the_step and row.samples > TORN]
         for row in rows:
             if row.calls:
                 place, line = loop_work.told(row, steps)

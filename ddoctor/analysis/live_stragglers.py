@@ -48,6 +48,8 @@ class LiveStraggler:
     """The user's frames with the most samples beyond those of the others; the innermost last."""
     line: Frame | None
     """The innermost of these frames that the others hardly run; else the last one."""
+    apart: bool = False
+    """Whether the others hardly run that line."""
     begin: Frame | None = None
     """The line from which it enters the activity, if the others never reach it."""
 
@@ -144,6 +146,7 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
         share=more.get(activity, 0.0),
         calls=calls,
         line=own[-1] if own else calls[-1] if calls else None,
+        apart=bool(own),
         begin=_begin(others, least, activity, [one for one in calls[:entered] if one in own]),
     )
 

@@ -17,7 +17,12 @@ from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.live import Activity
 from ddoctor.evidence.source_text import syntax_tree
 
-FORWARD, REST, COLLECTION = "forward", "rest", "gc"
+FORWARD, BACKWARD, REST, COLLECTION = "forward", "backward", "rest", "gc"
+BACKWARD_OR_WAIT = "backward-or-wait"
+"""Of a live run: the backward pass, in which DDP also waits for the others."""
+
+
+PASSES = (FORWARD, BACKWARD, BACKWARD_OR_WAIT)
 
 
 class Place(Enum):
@@ -28,7 +33,7 @@ class Place(Enum):
     PREPARES = auto()
     """Work on the batch that the model gets."""
     EARLIER = auto()
-    """Before the model, on something else."""
+    """Before the model, or before the backward pass, on something that it does not need."""
     WITHIN = auto()
     """In the line that calls the model, or between the model and the optimizer."""
     LATER = auto()
@@ -84,7 +89,10 @@ def _placed(row: Activity, steps: Sequence[Activity], after: str) -> tuple[Place
     on_batches = next((met for met in models if met[0] in ON_BATCHES), None)
     if on_batches is not None:
         return on_batches
-    if after in (FORWARD, "backward"):
+    for other in steps:
+        for line in _beside_the_loss(row, other) if other.name in PASSES[1:] else ():
+            return Place.EARLIER, line
+    if after in (FORWARD, BACKWARD):
         return Place.WITHIN, itself
     found = models + others
     places = {place for place, _ in found}
@@ -113,6 +121,15 @@ def _compared(row: Activity, step: Activity) -> Iterator[tuple[Place, Frame]]:
     yield Place.PREPARES if first else Place.WITHIN, shared[-1]
 
 
+def _beside_the_loss(row: Activity, backward: Activity) -> Iterator[Frame]:
+    """The line that begins this work before a backward pass which needs nothing of it."""
+    if not any(one.gives for one in backward.origins):
+        return  # the way from the batch to the loss is not known
+    for place, line in _compared(row, backward):
+        if place is Place.EARLIER and not any(_holds(one, line) for one in backward.origins):
+            yield line
+
+
 def _in_order(
     here: Frame, there: Frame, step: Activity, *, depth: int
 ) -> Iterator[tuple[Place, Frame]]:
@@ -126,7 +143,8 @@ def _in_order(
         if (inside and not called) or not here.text:
             return
     usual = Place.EARLIER if here.line < there.line else Place.LATER
-    yield _of_the_batch(here, step.origins) or usual, here
+    of_the_batch = _of_the_batch(here, step.origins) if step.name == FORWARD else None
+    yield of_the_batch or usual, here
 
 
 def _of_the_batch(line: Frame, statements: Sequence[Origin]) -> Place | None:

@@ -23,7 +23,7 @@ class Activity(Part, frozen=True, kw_only=True):
     within: tuple[Block, ...] = ()
     """Loops and branches around that line and its callers, innermost last."""
     origins: tuple[Origin, ...] = ()
-    """In the forward pass: statements whose values those frames read, directly or not."""
+    """In a pass of the model: statements whose values these frames read, directly or not."""
     makes: str = ""
     """In a loader: the function that it calls, of the dataset or to collate; empty: none."""
     before_skip: str = ""

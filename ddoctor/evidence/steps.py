@@ -189,7 +189,7 @@ class HotLine(Part, frozen=True, kw_only=True):
     within: tuple[Block, ...] = ()
     """Loops and branches around these frames."""
     origins: tuple[Origin, ...] = ()
-    """In the forward pass: statements whose values these frames read, directly or not."""
+    """In a pass of the model: statements whose values these frames read, directly or not."""
 
 
 class RankLines(Part, frozen=True, kw_only=True):

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from itertools import groupby, takewhile
 
 from ddoctor import knowledge
-from ddoctor.analysis.stack_activities import FORWARD, Met, activity
+from ddoctor.analysis.loop_work import PASSES
+from ddoctor.analysis.stack_activities import Met, activity
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.frameworks import KnownFrameworks
 from ddoctor.evidence.live import Activity, Turn
@@ -33,7 +34,7 @@ def activities(
             calls=one.calls,
             entered=one.entered,
             within=source.blocks(one.calls),
-            origins=source.origins(one.calls[: one.entered]) if one.name == FORWARD else (),
+            origins=source.origins(one.calls[: one.entered]) if one.name in PASSES else (),
             makes=one.makes,
             before_skip=source.skip(one.calls),
         )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 
+import msgspec
 import psutil
 
 from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
@@ -132,7 +134,7 @@ class Sampler:
     def __init__(self, rank_processes: Sequence[RankProcess], *, native: bool) -> None:
         self._host, self._native = socket.gethostname(), native
         self._sampling = SamplingRate(rank_processes)
-        self._began = time.monotonic()
+        self._began, self._spent = time.monotonic(), _spent()
         self._ranks = [
             _SampledRank(one, HostUse(one.process.pid, one.rank, self._host, len(rank_processes)))
             for one in rank_processes
@@ -209,7 +211,14 @@ class Sampler:
                 if self._native and (threads := self._sampling.crowded[one.process.pid])
             ),
         )
-        return live, RankUse(host=self._host, hosts=tuple(use for _, use in found), flags=())
+        others = usage.neighbours([one.use.used for one in self._ranks], _spent() - self._spent)
+        hosts = tuple(msgspec.structs.replace(use, neighbours=others) for _, use in found)
+        return live, RankUse(host=self._host, hosts=hosts, flags=())
+
+
+def _spent() -> float:
+    """CPU seconds of the py-spy processes that have ended."""
+    return sum(os.times()[2:4])
 
 
 def whole(stacks: Stacks) -> Stacks:

@@ -28,6 +28,19 @@ Counters = tuple[float, float, float, float | None, cgroup.Quota]
 """Time, CPU seconds of the rank and of the host, seconds that it waited for a CPU, its quota."""
 
 
+def neighbours(uses: Sequence[tuple[float, float, float]], own: float = 0.0) -> float | None:
+    """CPUs of a host that others used: its busy CPUs minus those of the ranks; None: not known.
+
+    ``uses``: of each rank, as ``HostUse.used``. ``own``: CPU seconds of py-spy.
+    """
+    seconds = max(seconds for _, _, seconds in uses)
+    if seconds <= 0:
+        return None
+    busy = max(busy for _, busy, _ in uses)
+    ranks = sum(used for used, _, _ in uses)
+    return round(max(0.0, busy - ranks - own) / seconds, 3)
+
+
 class HostUse:
     """CPU and memory use of one rank, from counters at both ends of the judged time."""
 

@@ -65,7 +65,8 @@ class Sampler:
 
     def places(self) -> tuple[HotLine, ...]:
         """The sampled places, by the numbers in ``samples``."""
-        forward = {place for _, phase, _, place in self.samples if phase == tape.FORWARD}
+        passes = (tape.FORWARD, tape.BACKWARD)
+        in_a_pass = {place for _, phase, _, place in self.samples if phase in passes}
         return tuple(
             HotLine(
                 phase="",
@@ -77,7 +78,7 @@ class Sampler:
                 inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
                 calls=tuple(user_calls.frame(*call) for call in calls),
                 within=tuple(block for call in calls for block in user_calls.blocks(*call)),
-                origins=user_calls.origins(calls) if number in forward else (),
+                origins=user_calls.origins(calls) if number in in_a_pass else (),
             )
             for number, (code, line, inner, calls) in enumerate(list(self._numbers))
         )

@@ -32,6 +32,7 @@ from ddoctor.evidence.training import (
     TrainingRun,
 )
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
+from ddoctor.proc.usage import neighbours
 from ddoctor.recorder import tape
 from ddoctor.recorder.recorded import Facts, LoaderFacts
 from ddoctor.recorder.tape import COUNT, StepRow
@@ -297,6 +298,7 @@ def _use(run: Run) -> RankUse:
         on_host[record.host].append(record)
     hosts = []
     for records in on_host.values():
+        used = [(one.cpu_seconds, one.busy_seconds, one.watched_seconds) for one in records]
         for record in records:
             facts = run.known.get(record.rank, NOTHING_WRITTEN)
             hosts.append(
@@ -304,7 +306,7 @@ def _use(run: Run) -> RankUse:
                     record.use,
                     threads=facts.threads,
                     gc_enabled=facts.gc_enabled,
-                    neighbours=_neighbours(records),
+                    neighbours=neighbours(used),
                 )
             )
     flags = tuple(
@@ -319,16 +321,6 @@ def _use(run: Run) -> RankUse:
         if facts.flags is not None
     )
     return RankUse(hosts=tuple(hosts), flags=flags)
-
-
-def _neighbours(records: Sequence[Record]) -> float | None:
-    """CPUs of a host that other processes used: busy CPUs minus those of the ranks."""
-    seconds = max(record.watched_seconds for record in records)
-    if seconds <= 0:
-        return None
-    busy = max(record.busy_seconds for record in records)
-    own = sum(record.cpu_seconds for record in records)
-    return round(max(0.0, busy - own) / seconds, 3)
 
 
 def _sum(rows: Sequence[StepRow], name: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.analysis import live_loop
 from ddoctor.analysis.live_ranks import OWN_LOADER
@@ -106,6 +107,31 @@ def test_in_the_line_that_calls_the_model(text: str, share: float | None) -> Non
     step = (("forward", 20, (MAIN, line, user(5, "return x", "Net.forward"))), *STEP[1:])
     live = LiveState.derive((look(rank(0, (42, (MAIN, line, INNER)), step=step)),))
     work = live_loop.preparing(live)
+    assert (work.share if work is not None else None) == share
+
+
+@pytest.mark.parametrize(
+    ("beside", "known", "share"),
+    [
+        (True, True, 0.42),
+        # The loss may need it, or the way from the batch to the loss is not known.
+        (False, True, None),
+        (True, False, None),
+    ],
+)
+def test_between_the_model_and_the_backward_pass(
+    beside: bool, known: bool, share: float | None
+) -> None:
+    calls = at(25, "summarise(logits)", user(7, "table[value] += 1", "summarise"))
+    step = tuple(("backward-or-wait" if one == "backward" else one, *rest) for one, *rest in STEP)
+    made = (origin(10, gives=known), origin(20), *(() if beside else (origin(25),)))
+    row = rank(0, (42, calls), step=step)
+    activities = tuple(
+        replace(one, origins=made) if one.name == "backward-or-wait" else one
+        for one in row.activities
+    )
+    live = LiveState.derive((look(replace(row, activities=activities)),))
+    work = live_loop.around(live)
     assert (work.share if work is not None else None) == share
 
 

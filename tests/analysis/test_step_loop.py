@@ -58,11 +58,12 @@ def loop_with(
     after: str = "optimizer",
     within: Sequence[Block] = (LOOP,),
     origins: Sequence[Origin] = (HEAD, origin(15)),
+    loss: Sequence[Origin] = (),
 ) -> StepLoop:
     """Two ranks that work 0.05 s of each step at these calls, outside of all phases."""
     rows = (
         line("forward", 20, MODEL, within=within, origins=origins),
-        line("backward", 30, BACKWARD, within=within),
+        line("backward", 30, BACKWARD, within=within, origins=loss),
         line("optimizer", 5, OPTIMIZER, within=within),
         line("rest", 12, *calls, after=after, within=within),
     )
@@ -99,6 +100,21 @@ def test_work_by_its_place(calls: tuple[Frame, ...], after: str, place: Place) -
     assert [line.frame for line in loop.lines(place)] == [shown]
     assert [line.inner for line in loop.lines(place)] == [calls[-1] if shown != calls[-1] else None]
     assert loop.longer(0, place) == 0
+
+
+@pytest.mark.parametrize(
+    ("needed", "place"),
+    [
+        ((HEAD, origin(20)), Place.EARLIER),
+        ((HEAD, origin(20), origin(25)), Place.WITHIN),
+        ((origin(20),), Place.WITHIN),
+    ],
+)
+def test_what_the_loss_does_not_need(needed: Sequence[Origin], place: Place) -> None:
+    """Statements between the model and the backward pass, by what leads to its line."""
+    loop = loop_with(at(25, "audit(logits)", INNER), after="forward", loss=needed)
+    assert loop.seconds(place) == pytest.approx(0.05, rel=0.3)
+    assert sum(loop.seconds(other) for other in Place if other is not place) == 0
 
 
 @pytest.mark.parametrize("number", [15, 25])

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor import engine
 from ddoctor.evidence.cluster_probes import End, Flow, LocalWork, Pairs
@@ -339,6 +340,26 @@ def test_a_live_rank_that_the_others_wait_for(findings: Findings, others: int) -
     assert finding.where.ranks == (others,)
     assert "is in forward" in finding.because
     assert "of the time" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("taken", "on_gpu", "severity"),
+    [
+        (0.9, False, Severity.NOTE),
+        (0.1, False, Severity.WARNING),
+        (0.9, True, Severity.WARNING),
+    ],
+)
+def test_a_live_rank_beside_other_processes(
+    findings: Findings, taken: float, on_gpu: bool, severity: Severity
+) -> None:
+    """At lines that all ranks run, a rank on a CPU may only have less of it."""
+    late = replace(moving(1, LATE_IN_FORWARD, asleep=0.05), on_gpu=on_gpu)
+    live = look(moving(0, WAITING, asleep=0.6), late)
+    hosts = (replace(host(one), host=live.host, neighbours=taken) for one in (0, 1))
+    (finding,) = findings(CAUSE, live, RankUse(host=live.host, hosts=tuple(hosts), flags=()))
+    assert finding.severity is severity
+    assert ("other processes used" in finding.because) == (severity is Severity.NOTE)
 
 
 def test_what_a_live_rank_does_once_is_a_note(findings: Findings) -> None:
