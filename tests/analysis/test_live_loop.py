@@ -123,7 +123,10 @@ def test_between_the_model_and_the_backward_pass(
     beside: bool, known: bool, share: float | None
 ) -> None:
     calls = at(25, "summarise(logits)", user(7, "table[value] += 1", "summarise"))
-    step = tuple(("backward-or-wait" if one == "backward" else one, *rest) for one, *rest in STEP)
+    step = [
+        (name.replace("backward", "backward-or-wait"), samples, calls)
+        for name, samples, calls in STEP
+    ]
     made = (origin(10, gives=known), origin(20), *(() if beside else (origin(25),)))
     row = rank(0, (42, calls), step=step)
     activities = tuple(
