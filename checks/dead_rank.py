@@ -20,7 +20,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ddoctor.analysis import cuda_oom, endings
+from ddoctor.analysis.data_overlap import even
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -117,6 +119,35 @@ def _who(run: TrainingRun, shown: Sequence[RankEnding]) -> str:
     if len(shown) == 1:
         return endings.who(shown[0])
     return endings.ranks((one.rank for one in shown), every=run.ranks)
+
+
+TOGETHER = """\
+stop = torch.tensor(float(stop), device=device)  # what one rank decides
+dist.all_reduce(stop, op=dist.ReduceOp.MAX)
+if stop:
+    break"""
+
+
+def that_left_the_others(run: TrainingRun, loading: Loading) -> Iterator[Finding]:
+    """It ended by itself, though all ranks have the same number of batches."""
+    gone = endings.gone_before(run)
+    if not gone or not even(loading):
+        return
+    first = gone[0]
+    yield replace(
+        _finding(
+            f"{endings.left_alone(run, gone)}; all have the same number of batches, and it left"
+            f"{endings.at(first.place) or ' before their end'}",
+            gone,
+            Fix.python(
+                summary="let all ranks leave the loop at the same step",
+                paste=TOGETHER,
+            ),
+            Observation(name="exit code", value=first.exit_code or 0),
+        ),
+        confidence=Confidence.LIKELY,
+        title="A rank has left the training, and the other ranks cannot continue without it",
+    )
 
 
 def that_vanished(run: TrainingRun) -> Iterator[Finding]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings, log_events
-from ddoctor.analysis.ddp_options import JOIN
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -28,7 +27,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         return
     seen = endings.ranks(one.rank for one in echoes)
     said = f"{seen} failed with '{echoes[0].words}'"
-    left = [one for one in run.ranks if one.outcome == "finished"]
+    if not run.failures and any(one.outcome == "finished" for one in run.ranks):
+        return  # uneven-inputs-per-rank or dead-rank reports who has left the others.
     at: Sequence[RankEnding] = ()
     severity, confidence = Severity.ERROR, Confidence.LIKELY
     if run.failures:
@@ -45,13 +45,6 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             paste=endings.traceback(first),
             language="text",
         )
-    elif left:
-        at = left
-        why = (
-            f" {endings.stood(echoes[0])}: {endings.ranks(one.rank for one in left)} had finished "
-            f"the script after {endings.steps(left[0])}, and never entered that collective"
-        )
-        fix = JOIN
     else:
         at = [one for one in run.ranks if one.outcome == "vanished"]
         why = (

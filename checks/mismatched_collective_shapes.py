@@ -20,7 +20,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from ddoctor.analysis import collective_mismatch, endings, log_events
-from ddoctor.analysis.collective_mismatch import Mismatch, mismatch
+from ddoctor.analysis.collective_mismatch import Mismatch, held, left_behind, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.live_ranks import at_places, named, places
 from ddoctor.analysis.live_state import LiveState
@@ -46,6 +46,32 @@ def brought(run: TrainingRun) -> Iterator[Finding]:
         )
         exact = found.confidence is Confidence.CERTAIN
         yield _finding(found, because, () if exact else [_print_shapes(run.command)], ())
+
+
+def left_by_the_others(run: TrainingRun) -> Iterator[Finding]:
+    """A rank hangs in a collective that all others, who needed it there, have left."""
+    waiting = held(run)
+    last = left_behind(waiting)
+    if last is None:
+        return
+    others = [one for one in waiting if one is not last]
+    have = "have" if len(others) > 1 else "has"
+    at = endings.place(last.place)
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{endings.ranks([last.rank])} waits {endings.stood(last)}, collective "
+            f"{last.collectives} of the script, which {endings.ranks(one.rank for one in others)} "
+            f"{have} already left: who passes fewer elements is done sooner; nothing moved for "
+            f"{last.doing_seconds:.0f} s"
+        ),
+        evidence=tuple(
+            Observation(name=endings.ranks([one.rank]), value=endings.stood(one)) for one in waiting
+        ),
+        where=Where.of([last]),
+        fixes=(_print_shapes(run.command), *_padded(at)),
+    )
 
 
 def recorded_in_a_live_run(

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import collective_mismatch, endings, log_events
-from ddoctor.analysis.collective_mismatch import have_passed, mismatch
+from ddoctor.analysis.collective_mismatch import have_passed, held, left_behind, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
@@ -29,11 +29,10 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
-    """A rank may have failed in its collective, once another rank sent what does not fit."""
-    hung = [one for one in run.ranks if one.outcome == "hung"]
-    waiting = [one for one in run.ranks if one in hung or one.echoes]
-    if not hung or len(waiting) < len(run.ranks) or not all(one.waits for one in waiting):
+    waiting = held(run)
+    if not waiting or left_behind(waiting) is not None:
         return
+    hung = [one for one in waiting if one.outcome == "hung"]
     ways = endings.ways(waiting)
     apart: dict[str, list[RankEnding]] = {}
     for one in waiting:

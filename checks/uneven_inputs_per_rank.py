@@ -22,7 +22,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.data_overlap import by_name, place, synchronised
+from ddoctor.analysis.data_overlap import by_name, even, place, synchronised
 from ddoctor.analysis.ddp_options import JOIN
 from ddoctor.analysis.live_ranks import named
 from ddoctor.analysis.live_state import LiveState
@@ -80,6 +80,22 @@ def batches_differ(
             where=place(odd, loaders),
             fixes=tuple(_fixes(loaders[0], shortest)),
         )
+
+
+def finished_earlier(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
+    """Ranks finished the script while others waited for them in a collective."""
+    gone = endings.gone_before(run)
+    counted = by_name(loading).values() if loading is not None else ()
+    known = any(len(set(_counts(loaders)[0].values())) > 1 for loaders in counted)
+    if not gone or known or (loading is not None and even(loading)):
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.POSSIBLE if run.only_told else Confidence.LIKELY,
+        because=endings.left_alone(run, gone),
+        where=Where.of(gone),
+        fixes=(JOIN,),
+    )
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:

@@ -36,6 +36,10 @@ ALIKE = re.compile(
 )
 
 
+FROM_ONE = ("broadcast", "reduce")
+"""Of these, a rank may leave the call before the others come."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Brought:
     """The tensors that some ranks passed to a collective."""
@@ -127,6 +131,26 @@ def have_passed(rows: Sequence[RankEnding], last: RankEnding) -> bool:
     """
     others = [one for one in rows if one is not last]
     return bool(others) and all(_left(one, last.collectives) == last.doing for one in others)
+
+
+def held(run: TrainingRun) -> tuple[RankEnding, ...]:
+    """All ranks, if all wait and some of them hung; empty: else.
+
+    A rank may have failed in its collective, once another rank sent what does not fit.
+    """
+    hung = [one for one in run.ranks if one.outcome == "hung"]
+    waiting = tuple(one for one in run.ranks if one in hung or one.echoes)
+    whole = bool(hung) and len(waiting) == len(run.ranks)
+    return waiting if whole and all(one.waits for one in waiting) else ()
+
+
+def left_behind(waiting: Sequence[RankEnding]) -> RankEnding | None:
+    """The rank in a call that needs all ranks and that all others have left; None: there is none.
+
+    Who brings fewer elements is done sooner.
+    """
+    alike = (one for one in waiting if ALIKE.fullmatch(one.doing) and one.doing not in FROM_ONE)
+    return next((one for one in alike if have_passed(waiting, one)), None)
 
 
 def _left(one: RankEnding, number: int) -> str:

@@ -133,6 +133,15 @@ def place(ranks: Collection[int], places: Iterable[Placed]) -> Where:
     return Where(hosts=tuple(sorted(known - {""})), ranks=tuple(sorted(ranks)))
 
 
+def even(loading: Loading) -> bool:
+    """Whether all ranks are known to have the same number of batches, of each loader."""
+    lengths = [
+        {one.epoch_batches or one.batches for one in loaders}
+        for loaders in by_name(loading).values()
+    ]
+    return bool(lengths) and all(len(each) == 1 and None not in each for each in lengths)
+
+
 def by_name(loading: Loading) -> Mapping[str, Sequence[Loader]]:
     """The loaders that the training took batches from, by the line that creates them."""
     found: dict[str, list[Loader]] = defaultdict(list)

@@ -81,6 +81,23 @@ def stood(one: RankEnding, way: str = "") -> str:
     return f"in {doing}" if doing else f"at {line}" if line else "somewhere"
 
 
+def gone_before(run: TrainingRun) -> tuple[RankEnding, ...]:
+    """The ranks that finished the script, and whom the others still needed."""
+    if run.failures or not run.echoes:
+        return ()
+    return tuple(one for one in run.ranks if one.outcome == "finished")
+
+
+def left_alone(run: TrainingRun, gone: Sequence[RankEnding]) -> str:
+    """What the others met once these had finished, in words."""
+    first = run.echoes[0]
+    return (
+        f"{ranks(one.rank for one in run.echoes)} failed with '{first.words}' {stood(first)}: "
+        f"{ranks(one.rank for one in gone)} had finished the script after {steps(gone[0])}, and "
+        "never entered that collective"
+    )
+
+
 def failed_alike(run: TrainingRun) -> tuple[RankEnding, ...]:
     """All ranks, earliest first, if each failed in the same way by itself; empty: they did not.
 

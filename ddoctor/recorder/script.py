@@ -174,8 +174,11 @@ def ending(error: BaseException | None) -> Ending:
     """How it ended."""
     # The script may have set variables, or read a file of them.
     redaction.remember(os.environ, sys.argv)
-    if error is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
+    if error is None:
         return Ending()
+    if isinstance(error, SystemExit) and error.code in (None, 0):
+        # Where it left the script is of interest if the other ranks did not.
+        return Ending(stack=_frames(_stack([error])) if type(error) is SystemExit else ())
     said = ""
     if isinstance(error, SystemExit) and not isinstance(error.code, int):
         said = str(error.code)
@@ -185,16 +188,7 @@ def ending(error: BaseException | None) -> Ending:
     stack = _stack(every)
     if isinstance(first, SyntaxError) and first.filename:
         stack.append(traceback.FrameSummary(first.filename, first.lineno, "<module>"))
-    frames = tuple(
-        Frame(
-            file=one.filename,
-            line=one.lineno or 0,
-            function=one.name,
-            text=(one.line or "").strip(),
-            of_user=places.of_user(one.filename),
-        )
-        for one in stack[-MOST_FRAMES:]
-    )
+    frames = _frames(stack)
     if first is None:
         return Ending(message=said, stack=frames)
     if raised[0] is not first:
@@ -208,6 +202,19 @@ def ending(error: BaseException | None) -> Ending:
         else redaction.beginning(said, LONGEST),
         source="exit" if _leaves(error) else "",
         stack=(*frames, *_of_another_process(every)),
+    )
+
+
+def _frames(stack: Sequence[traceback.FrameSummary]) -> tuple[Frame, ...]:
+    return tuple(
+        Frame(
+            file=one.filename,
+            line=one.lineno or 0,
+            function=one.name,
+            text=(one.line or "").strip(),
+            of_user=places.of_user(one.filename),
+        )
+        for one in stack[-MOST_FRAMES:]
     )
 
 

@@ -4,10 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import in_collective, in_reduction, look, moving, standing
+from tests.training_loaders import loader_with
 from tests.training_run import echoing, ending, raised, run, user
 
 CAUSE = "dead-rank"
@@ -276,3 +278,25 @@ def test_a_rank_that_is_missing_from_a_live_run(findings: Findings) -> None:
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
     assert findings(CAUSE, live) == ()
+
+
+def test_a_rank_that_leaves_the_others_by_itself(findings: Findings) -> None:
+    """With as many batches as they have, it is no shorter epoch."""
+    left = replace(ending(1, "finished", steps=39), stack=(user(33, "raise SystemExit", "train"),))
+    section = run(echoing(0), left)
+    alike = Loading(loaders=tuple(loader_with(rank=rank, batches=100, taken=39) for rank in (0, 1)))
+    (finding,) = findings(CAUSE, section, alike)
+    assert finding.where.ranks == (1,)
+    assert "rank 1 had finished the script after 39 steps" in finding.because
+    assert "train.py:33" in finding.because
+    assert findings("uneven-inputs-per-rank", section, alike) == ()
+
+
+def test_quiet_where_a_rank_may_have_fewer_batches(findings: Findings) -> None:
+    section = run(echoing(0), ending(1, "finished", steps=39))
+    uneven = Loading(
+        loaders=tuple(loader_with(rank=rank, batches=100 - rank, taken=39) for rank in (0, 1))
+    )
+    assert findings(CAUSE, section, uneven) == ()
+    everything_ended = run(ending(0, "finished"), ending(1, "finished"))
+    assert findings(CAUSE, everything_ended, uneven) == ()

@@ -43,8 +43,10 @@ def test_all_that_was_seen_are_echoes(findings: Findings) -> None:
     assert "@record" in finding.fixes[0].paste
 
 
-def test_a_rank_that_had_finished(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, run(echoing(0), ending(1, "finished", steps=39)))
+def test_a_rank_that_had_finished_is_another_cause(findings: Findings) -> None:
+    section = run(echoing(0), ending(1, "finished", steps=39))
+    assert findings(CAUSE, section) == ()
+    (finding,) = findings("uneven-inputs-per-rank", section)
     assert "rank 1 had finished the script after 39 steps" in finding.because
     assert "Join" in finding.fixes[0].paste
 

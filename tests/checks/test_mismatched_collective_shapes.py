@@ -324,3 +324,30 @@ def test_quiet_where_records_do_not_tell(
     findings: Findings, live: LiveLook, told: FlightRecords
 ) -> None:
     assert findings(CAUSE, live, told) == ()
+
+
+def test_a_rank_hangs_in_a_collective_that_the_others_have_left(findings: Findings) -> None:
+    """gloo lets a rank go on that brought fewer elements."""
+    behind = ending(1, "hung", doing="all_reduce", collectives=3, doing_seconds=30.0)
+    gone_on = ending(0, "hung", doing=REDUCTION, collectives=3, recent=("barrier", "all_reduce"))
+    (finding,) = findings(CAUSE, run(gone_on, behind))
+    assert finding.where.ranks == (1,)
+    assert "which rank 0 has already left" in finding.because
+    assert findings("rank-dependent-control-flow", run(gone_on, behind)) == ()
+
+
+@pytest.mark.parametrize(
+    ("doing", "recent"),
+    [
+        # Rank 0 called another one, or fewer; the source of a broadcast waits for nobody.
+        ("all_reduce", ("all_reduce", "barrier")),
+        ("all_reduce", ()),
+        ("broadcast", ("barrier", "broadcast")),
+    ],
+)
+def test_quiet_where_the_others_need_not_have_been_there(
+    findings: Findings, doing: str, recent: tuple[str, ...]
+) -> None:
+    behind = ending(1, "hung", doing=doing, collectives=3, doing_seconds=30.0)
+    gone_on = ending(0, "hung", doing=REDUCTION, collectives=3, recent=recent)
+    assert findings(CAUSE, run(gone_on, behind)) == ()

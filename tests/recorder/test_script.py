@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.recorder import script
 from tests.recorder.conftest import Record, Run
@@ -311,7 +312,13 @@ def test_an_exception_that_the_script_caught_before_it_exited(
 def test_an_exception_that_ended_nothing_is_not_kept(record_anew: Record, leave: str) -> None:
     recorded = record_anew(CAUGHT.replace("LEAVE", leave))
     assert recorded.exit_code == 0
-    assert recorded.ending in (None, script.Ending())
+    assert replace(recorded.ending or script.Ending(), stack=()) == script.Ending()
+
+
+def test_where_a_script_leaves_by_itself_is_kept(record_anew: Record) -> None:
+    ending = record_anew("import sys\ndef stop():\n    sys.exit(0)\nstop()").ending
+    assert ending is not None
+    assert [(one.function, one.line) for one in ending.stack] == [("<module>", 4), ("stop", 3)]
 
 
 def test_an_exit_without_an_exception_is_kept_with_its_line(record_anew: Record) -> None:
