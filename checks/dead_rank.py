@@ -136,8 +136,7 @@ def that_left_the_others(run: TrainingRun, loading: Loading) -> Iterator[Finding
     first = gone[0]
     yield replace(
         _finding(
-            f"{endings.left_alone(run, gone)}; all have the same number of batches, and it left"
-            f"{endings.at(first.place) or ' before their end'}",
+            f"{endings.left_alone(run, gone)}; all have the same number of batches",
             gone,
             Fix.python(
                 summary="let all ranks leave the loop at the same step",

@@ -93,8 +93,8 @@ def left_alone(run: TrainingRun, gone: Sequence[RankEnding]) -> str:
     first = run.echoes[0]
     return (
         f"{ranks(one.rank for one in run.echoes)} failed with '{first.words}' {stood(first)}: "
-        f"{ranks(one.rank for one in gone)} had finished the script after {steps(gone[0])}, and "
-        "never entered that collective"
+        f"{ranks(one.rank for one in gone)} had finished the script{at(gone[0].place)} after "
+        f"{steps(gone[0])}, and never entered that collective"
     )
 
 
