@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import median
@@ -28,6 +28,8 @@ OWN_LINE = 4.0
 IN_MODEL = ("forward", "backward", "optimizer")
 # Activities that are not part of a training step.
 OUTSIDE_THE_STEP = ("rest", "evaluation", "logging")
+# A note.
+BELOW_SURE = 0.95 * live_cost.SURE
 # The straggler waits at most for this share of the others' waiting time.
 WAITS_LESS = 0.5
 
@@ -50,6 +52,8 @@ class LiveStraggler:
     """The innermost of these frames that the others hardly run; else the last one."""
     apart: bool = False
     """Whether the others hardly run that line."""
+    hidden: bool = False
+    """Whether the others do not wait for it by their sleep: they compute slowly beside its work."""
     begin: Frame | None = None
     """The line from which it enters the activity, if the others never reach it."""
 
@@ -101,6 +105,8 @@ class LiveStraggler:
     @property
     def others_wait(self) -> str:
         """Return ``while ranks 0, 2 wait for it 60% of the time``."""
+        if self.hidden:
+            return f"while {named(self.others)} {'do' if len(self.others) > 1 else 'does'} not"
         verb = "wait" if len(self.others) > 1 else "waits"
         return f"while {named(self.others)} {verb} for it {self.lost:.0%} of the time"
 
@@ -120,7 +126,7 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     usual = median(one.waiting for one in others)
     lost = usual - least.waiting
     if lost < max(live_cost.TOLD, _noise(every)):
-        return None
+        return _beside_the_others(every)
     # What all ranks do explains more than chance among them.
     if lost < live_cost.SURE and _of_all(every) > lost:
         return None
@@ -149,6 +155,44 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
         apart=bool(own),
         begin=_begin(others, least, activity, [one for one in calls[:entered] if one in own]),
     )
+
+
+def _beside_the_others(every: Sequence[LiveRankState]) -> LiveStraggler | None:
+    """The only rank that works outside the model, on CPUs, for a large share of the time.
+
+    On cores that they share, the others compute slower beside it, and so wait less for it. How much
+    the run loses is known by half at most.
+    """
+    if any(one.seen.on_gpu for one in every):
+        return None
+    outside = {one: _outside_the_model(one) for one in every}
+    late = max(every, key=lambda one: sum(outside[one].values()))
+    others = [one for one in every if one is not late]
+    activity = max(outside[late], key=lambda name: outside[late][name], default="")
+    extra = outside[late].get(activity, 0.0) - max(sum(outside[one].values()) for one in others)
+    together = min(one.waiting for one in others) >= live_cost.TOLD / 2
+    if extra < live_cost.SURE or not together or late.seen.visits(activity) < AGAIN:
+        return None
+    calls, entered = _beyond(others, late, activity)
+    own = _own(others, late, calls)
+    return LiveStraggler(
+        rank=late,
+        others=others,
+        lost=min(extra / 2, BELOW_SURE),
+        activity=activity,
+        share=extra,
+        calls=calls,
+        line=own[-1] if own else calls[-1] if calls else None,
+        apart=bool(own),
+        hidden=True,
+        begin=_begin(others, late, activity, [one for one in calls[:entered] if one in own]),
+    )
+
+
+def _outside_the_model(one: LiveRankState) -> Mapping[str, float]:
+    """The share of the time, 0 to 1, of each of its activities that is no part of the model."""
+    beside = {row.name for row in one.seen.activities} - {*FOR_OTHERS, *IN_MODEL, IN_ENGINE}
+    return {name: one.seen.share(name) for name in beside}
 
 
 def _noise(every: Sequence[LiveRankState]) -> float:

@@ -184,3 +184,34 @@ def test_what_all_ranks_do_explains_more_than_a_slight_delay() -> None:
     loads = {"loader": 60}
     assert late(waits(17) | loads, waits(3) | loads) == ""
     assert late(waits(45) | loads, waits(5) | loads) == "1 warning"
+
+
+LOADS = {"loader": 30, "forward": 22, "backward-or-wait": 48}
+COMPUTES = {"loader": 2, "forward": 33, "backward-or-wait": 65}
+
+
+def test_on_shared_cpus_the_others_compute_slower_and_do_not_wait() -> None:
+    ranks = (moving(0, LOADS, asleep=0.25), moving(1, COMPUTES, asleep=0.27))
+    found = LiveState.derive((look(*ranks),)).straggler
+    assert found is not None
+    assert (found.rank.rank, found.activity) == (0, "loader")
+    assert found.lost < live_cost.SURE
+    assert found.others_wait == "while rank 1 does not"
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        # A GPU computes meanwhile.
+        [
+            msgspec.structs.replace(moving(0, LOADS, asleep=0.25), on_gpu=True),
+            msgspec.structs.replace(moving(1, COMPUTES, asleep=0.27), on_gpu=True),
+        ],
+        # Both do it; seen once; no rank waits for any.
+        [moving(0, LOADS, asleep=0.25), moving(1, LOADS, asleep=0.27)],
+        [moving(0, LOADS, asleep=0.25, visits=1), moving(1, COMPUTES, asleep=0.27)],
+        [moving(0, LOADS, asleep=0.0), moving(1, COMPUTES, asleep=0.0)],
+    ],
+)
+def test_no_rank_is_late_beside_the_others(ranks: list[LiveRank]) -> None:
+    assert LiveState.derive((look(*ranks),)).straggler is None
