@@ -53,7 +53,7 @@ class LiveStraggler:
     apart: bool = False
     """Whether the others hardly run that line."""
     hidden: bool = False
-    """Whether the others do not wait for it by their sleep: they compute slowly beside its work."""
+    """Whether the others do not wait for it by their sleep: they compute slowly during its work."""
     begin: Frame | None = None
     """The line from which it enters the activity, if the others never reach it."""
 
@@ -126,7 +126,7 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     usual = median(one.waiting for one in others)
     lost = usual - least.waiting
     if lost < max(live_cost.TOLD, _noise(every)):
-        return _beside_the_others(every)
+        return _next_to_the_others(every)
     # What all ranks do explains more than chance among them.
     if lost < live_cost.SURE and _of_all(every) > lost:
         return None
@@ -157,10 +157,10 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     )
 
 
-def _beside_the_others(every: Sequence[LiveRankState]) -> LiveStraggler | None:
+def _next_to_the_others(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     """The only rank that works outside the model, on CPUs, for a large share of the time.
 
-    On cores that they share, the others compute slower beside it, and so wait less for it. How much
+    On cores that they share, the others compute slower meanwhile, and so wait less for it. How much
     the run loses is known by half at most.
     """
     if any(one.seen.on_gpu for one in every):
