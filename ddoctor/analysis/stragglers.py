@@ -237,11 +237,13 @@ def own_line(lines: Lines | None, rank: int, phases: Sequence[str], share: float
     mine = looks.pop(rank, None)
     if mine is None or not looks:
         return None
+    # To evaluate, a rank runs lines of the model that all ranks run to train.
+    apart = phases if phases == PARTS["evaluation"] else ()
     for line in sorted(mine.lines, key=lambda line: -line.samples):
         here = line.samples / mine.samples
         if line.phase not in phases or line.samples < ENOUGH_LOOKS or here < share / 2:
             continue
-        if OWN_LINE * median_low(one.share(line) for one in looks.values()) <= here:
+        if OWN_LINE * median_low(one.share(line, *apart) for one in looks.values()) <= here:
             return line
     return None
 

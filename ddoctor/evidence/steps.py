@@ -204,9 +204,14 @@ class RankLines(Part, frozen=True, kw_only=True):
         if self.lines and min(self.samples, *(one.samples for one in self.lines)) < 1:
             raise ValueError(f"rank {self.rank} has lines without samples")
 
-    def share(self, line: HotLine) -> float:
-        """Share of its samples at this line, in any phase, 0 to 1."""
-        same = (one for one in self.lines if (one.file, one.line) == (line.file, line.line))
+    def share(self, line: HotLine, *phases: str) -> float:
+        """Share of its samples at this line, in these phases or in any, 0 to 1."""
+        same = (
+            one
+            for one in self.lines
+            if (one.file, one.line) == (line.file, line.line)
+            and (not phases or one.phase in phases)
+        )
         return sum(one.samples for one in same) / self.samples
 
 

@@ -66,6 +66,18 @@ def test_validation(findings: Findings) -> None:
     assert "all_reduce(sums)" in finding.fixes[0].paste
 
 
+def test_an_evaluation_runs_lines_that_all_ranks_train_with(findings: Findings) -> None:
+    evaluates = msgspec.structs.replace(user(77, "check(model)", "train"), file="train.py")
+    layer = (5, "x = self.layer(x)")
+    met = lines({BACKWARD: 60, ("evaluation", *layer): 30}, {BACKWARD: 55, ("forward", *layer): 40})
+    first, other = met.ranks
+    hot = msgspec.structs.replace(first.lines[1], calls=(evaluates,))
+    first = msgspec.structs.replace(first, lines=(first.lines[0], hot))
+    section = steps(with_more("evaluation", 0.05), with_more("evaluation", 0.0))
+    (finding,) = findings(CAUSE, section, Lines(ranks=(first, other)))
+    assert "mostly at train.py:77, `check(model)`" in finding.because
+
+
 def test_it_is_told_in_place_of_the_straggler() -> None:
     section = steps(with_more("rest", 0.06), USUAL, USUAL)
     assert [one.cause for one in engine.examine(Evidence([section]), "run").findings] == [CAUSE]
