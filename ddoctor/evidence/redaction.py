@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -82,7 +82,7 @@ def remember(environment: Mapping[str, str], arguments: Iterable[str]) -> None:
 
     Those of this process, as it began, are known anyway.
     """
-    if known_secrets.remember(environment, arguments):
+    if _learn(environment, [*arguments]):
         text.cache_clear()
 
 
@@ -167,7 +167,13 @@ def end(given: str, most: int) -> str:
 
 @lru_cache(maxsize=1)
 def _remember_own() -> None:
-    known_secrets.remember(os.environ, sys.orig_argv)
+    _learn(os.environ, sys.orig_argv)
+
+
+def _learn(environment: Mapping[str, str], arguments: Sequence[str]) -> bool:
+    logins = USER_OPTION.finditer(" ".join(arguments))
+    passwords = {one[0].removeprefix(one[1] or one[2]).strip("'\"") for one in logins}
+    return known_secrets.remember(environment, arguments, passwords)
 
 
 def _encodable(given: str) -> str:

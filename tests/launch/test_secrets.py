@@ -23,6 +23,7 @@ SECRETS = (
 FILES = {
     "run_sh": f"export HF_TOKEN={SECRETS[0]}\nNCCL_API_PASSWORD={SECRETS[3]} "
     f"torchrun --nprocs {SECRETS[1]} train.py --wandb-key={SECRETS[3]} \\ # {SECRETS[2]}\n",
+    "curl_sh": f"sshpass -p {SECRETS[3]} torchrun train.py --user 'me:{SECRETS[3]}'\n",
     "a_yaml": f"distributed_type: MULTI_GPU\nnum_processes: {SECRETS[0]}\nhub_tokn: {SECRETS[1]}\n",
     "train_py": "import argparse\nparser = argparse.ArgumentParser()\n"
     f'parser.add_argument("--key", default="{SECRETS[0]}")\nparser.parse_args()\n',
@@ -39,6 +40,8 @@ FILES = {
         "accelerate launch --config_file a.yaml train.py",
         "pod.yaml",
         f"HF_TOKEN={SECRETS[0]} torchrun --master-addr {SECRETS[1]} train.py --kay {SECRETS[0]}",
+        f"python train.py -u me:{SECRETS[3]} --proxy-user=me:{SECRETS[0]}",
+        "bash curl.sh",
         f"python train.py --password {SECRETS[3]} batch_size={SECRETS[2]}",
     ],
 )
