@@ -105,7 +105,7 @@ def mismatch(run: TrainingRun) -> Mismatch | None:
 def same_call(report: str) -> bool:
     """Whether this report of a mismatch is about one call with tensors of different shapes."""
     calls = CALLED.findall(report)
-    sizes = [prod(int(one) for one in shape.split(",") if one.strip()) for _, shape in calls]
+    sizes = [prod(map(int, re.findall(r"\d+", shape))) for _, shape in calls]
     alike = len({operation.lower() for operation, _ in calls}) == 1
     return alike and len(set(sizes)) > 1 and max(sizes) <= MOST_TIMES * max(1, min(sizes))
 

@@ -8,6 +8,7 @@ import torch.distributed as dist
 from msgspec.structs import replace
 
 from ddoctor import engine
+from ddoctor.analysis.collective_mismatch import same_call
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
@@ -351,3 +352,8 @@ def test_quiet_where_the_others_need_not_have_been_there(
     behind = ending(1, "hung", doing=doing, collectives=3, doing_seconds=30.0)
     gone_on = ending(0, "hung", doing=REDUCTION, collectives=3, recent=recent)
     assert findings(CAUSE, run(gone_on, behind)) == ()
+
+
+def test_shapes_that_a_damaged_log_shows() -> None:
+    assert same_call("all_reduce(TensorShape=[3 10]) and all_reduce(TensorShape=[3, 20])")
+    assert not same_call("all_reduce(TensorShape=[]) and broadcast(TensorShape=[3])")

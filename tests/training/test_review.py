@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.script import Script
+from ddoctor.training import review
 from tests.training.conftest import MakeTraining
 
 BIN = Path(sys.executable).parent
@@ -59,6 +63,31 @@ def told(
     return found, output.stdout
 
 
+def test_it_outlives_the_command_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(review.VARIABLE, "")
+    before = {*os.listdir("/proc/self/fd")}
+    review.give(["torchrun", "--nproc-per-node", "2", "train.py"])
+    assert os.environ[review.VARIABLE]
+    found = review.take(wanted=True)
+    assert [type(one) for one in found] == [Launch, Script]
+    assert review.VARIABLE not in os.environ
+    assert {*os.listdir("/proc/self/fd")} == before
+
+
+@pytest.mark.parametrize("command", [["true"], ["torchrun", "--no-such"], ["bash", "none.sh"]])
+def test_what_cannot_be_read_is_no_trouble(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(review.VARIABLE, "/proc/1/fd/9 another")
+    review.give(command)
+    assert len(review.take(wanted=True)) in (0, 1)
+
+
+@pytest.mark.ward
 def test_what_was_written_and_measured_is_certain_and_told_once(training: MakeTraining) -> None:
     report, shown = told(training, SCRIPT, TORCHRUN)
     (finding,) = [one for one in report["findings"] if one["cause"] == "missing-set-epoch"]
