@@ -32,7 +32,6 @@ from ddoctor.training.messages import TurnOrder, Unrecorded
 from ddoctor.training.options import RunOptions, refuse_options
 
 if TYPE_CHECKING:
-    from ddoctor.evidence.section import Evidence
     from ddoctor.report.output import Outputs
 
 PROGRAM = "torchrun … -m ddoctor.probe run"
@@ -211,7 +210,7 @@ def _supervise(
     options: RankOptions,
     command: tuple[str, ...],
     outputs: Outputs | None,
-    reviewed: Evidence,
+    reviewed: bytes,
     launcher: int,
 ) -> int:
     # Imported only now: the script has started, and starts slowly, too.

@@ -17,7 +17,7 @@ from ddoctor.evidence.training import Trial, Trials, TrialTurn
 from ddoctor.models import Report
 from ddoctor.probing import sweep_request
 from ddoctor.report.output import Outputs, progress
-from ddoctor.training import growing, merge
+from ddoctor.training import growing, merge, review
 from ddoctor.training.answer import told
 from ddoctor.training.child import Child, NewChild
 from ddoctor.training.lead import Lead
@@ -35,7 +35,7 @@ def lead(
     options: RunOptions,
     script: tuple[str, ...],
     outputs: Outputs,
-    reviewed: Evidence,
+    reviewed: bytes,
 ) -> int:
     """Lead the run and report; return the script's exit code if it failed, else the report's, or 2
     if its files cannot be written. It is 0 where ``ddoctor run`` gives the report's itself.
@@ -49,7 +49,7 @@ def lead(
     try:
         with progress() as started:
             run = leader.run(options.steps, options.seconds, started)
-            evidence = Evidence((*merge.sections(run), *reviewed))
+            evidence = Evidence((*merge.sections(run), *review.read(reviewed)))
             report = engine.examine(evidence, "run")
             changes = _changes(report, run, options.trials) if not leader.interrupted else ()
             trials = _try(leader, changes, run, options.seconds, started)

@@ -11,15 +11,18 @@ import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ddoctor.evidence import bundle
-from ddoctor.evidence.section import Evidence
+if TYPE_CHECKING:
+    from ddoctor.evidence.section import Evidence
 
 VARIABLE = "DDOCTOR_REVIEW"
 
 
 def give(command: Sequence[str]) -> None:
     """Read the command and its script; the ranks on this host find what they say."""
+    from ddoctor.evidence import bundle
+    from ddoctor.evidence.section import Evidence
     from ddoctor.launch.review import review
 
     if sys.platform != "linux":
@@ -33,16 +36,29 @@ def give(command: Sequence[str]) -> None:
         os.environ[VARIABLE] = f"{name} {os.readlink(name)}"
 
 
-def take(*, wanted: bool) -> Evidence:
-    """What the review has found, if it is wanted; the script sees nothing of it."""
+def take(*, wanted: bool) -> bytes:
+    """What the review has found, if it is wanted, not yet read: the script is to start soon.
+
+    The script sees nothing of it.
+    """
     name, _, file = os.environ.pop(VARIABLE, "").partition(" ")
-    found = Evidence()
-    with suppress(Exception):
+    found = b""
+    with suppress(OSError):
         # On another host the same name belongs to another process.
         if wanted and name and os.readlink(name) == file:
-            found = bundle.read(Path(name))
+            found = Path(name).read_bytes()
     with suppress(OSError):
         own = Path("/proc/self/fd", Path(name).name)
         if name and os.readlink(own) == file:
             os.close(int(own.name))
     return found
+
+
+def read(taken: bytes) -> Evidence:
+    """The evidence of what was taken; empty: there is none."""
+    from ddoctor.evidence import bundle
+    from ddoctor.evidence.section import Evidence
+
+    with suppress(Exception):
+        return bundle.decoded(taken, Path(VARIABLE))
+    return Evidence()

@@ -72,8 +72,8 @@ def test_it_outlives_the_command_and_leaves_nothing(
     before = {*os.listdir("/proc/self/fd")}
     review.give(["torchrun", "--nproc-per-node", "2", "train.py"])
     assert os.environ[review.VARIABLE]
-    found = review.take(wanted=True)
-    assert [type(one) for one in found] == [Launch, Script]
+    taken = review.take(wanted=True)
+    assert [type(one) for one in review.read(taken)] == [Launch, Script]
     assert review.VARIABLE not in os.environ
     assert {*os.listdir("/proc/self/fd")} == before
 
@@ -84,7 +84,7 @@ def test_what_cannot_be_read_is_no_trouble(
 ) -> None:
     monkeypatch.setenv(review.VARIABLE, "/proc/1/fd/9 another")
     review.give(command)
-    assert len(review.take(wanted=True)) in (0, 1)
+    assert len(review.read(review.take(wanted=True))) in (0, 1)
 
 
 @pytest.mark.ward
