@@ -28,6 +28,9 @@ def text(path: Path, name: str) -> str:
     Raises:
         DoctorError: it cannot be read, or is no text.
     """
+    if os.path.exists(path) and not os.path.isdir(path) and not is_there(path):
+        # What is read from a pipe is gone for the launch itself.
+        raise DoctorError(f"cannot read {name}: it is no regular file")
     try:
         with open(path, "rb", opener=without_waiting) as file:
             content = file.read(MOST_BYTES + 1)

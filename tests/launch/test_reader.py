@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,15 @@ def test_what_python_warns_of_in_a_script_is_read_without_a_word(tmp_path: Path)
 def test_what_cannot_be_a_file_name_is_none(tmp_path: Path) -> None:
     for name in ("x" * 5_000 + ".py", "a\0b.py"):
         assert launched(tmp_path, f"torchrun {name} --config {name}.json").script == name
+
+
+def test_a_pipe_is_left_to_the_launch(tmp_path: Path) -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"import torch\n")
+    os.close(writer)
+    for command in (f"python /dev/fd/{reader}", f"torchrun train.py --config /dev/fd/{reader}"):
+        launched(tmp_path, command)
+    with pytest.raises(DoctorError, match="no regular file"):
+        launched(tmp_path, f"accelerate launch --config_file /dev/fd/{reader} train.py")
+    assert os.read(reader, 100) == b"import torch\n"
+    os.close(reader)
