@@ -47,8 +47,10 @@ def batches_differ(
 ) -> Iterator[Finding]:
     synced = synchronised(wrapping, steps)
     ends = {one.outcome for one in run.ranks} if run is not None else set()
+    # Whom another rank left alone did wait for it, whatever wraps the model.
+    waits = run is not None and bool(endings.gone_before(run))
     # If all ranks finished the script, it handles different lengths.
-    if synced is False or ends == {"finished"}:
+    if (synced is False and not waits) or ends == {"finished"}:
         return
     for name, loaders in by_name(loading).items():
         counts, seen = _counts(loaders)

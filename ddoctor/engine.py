@@ -88,7 +88,9 @@ def examine(evidence: Evidence, command: Command) -> Report:
         if own is None
         or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
     }
-    ordered = order(confirmed(results, _of_source(checks)), check_catalog.explains(checks))
+    # What this machine shows says nothing of the hosts that a launch names; a run of it does.
+    read = _of_source(checks) if evidence.all(TrainingRun) else set()
+    ordered = order(confirmed(results, read), check_catalog.explains(checks))
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
     runs = evidence.all(ProbeRuns)
     serious = any(finding.severity > Severity.NOTE for finding in findings)

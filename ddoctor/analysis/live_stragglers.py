@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import median
 
@@ -136,24 +136,42 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
         for name in names
     }
     activity = max(more, key=lambda name: more[name], default="")
-    calls, entered = _beyond(others, least, activity)
-    own = _own(others, least, calls)
+    found = _late(least, others, activity, lost=lost, share=more.get(activity, 0.0))
     # Slow collectives keep the straggler waiting as well: then only a line that no other rank runs
     # tells its own work.
-    apart = least.share(lambda row: row.name == activity and own[-1] in row.calls) if own else 0.0
+    at_it = least.share(lambda row: row.name == activity and found.line in row.calls)
+    apart = at_it if found.apart else 0.0
     alone = more.get(activity, 0.0) >= lost and apart >= max(live_cost.TOLD, lost / 2)
     if least.waiting > WAITS_LESS * usual and not alone:
         return None
+    if found.share < lost / 2:
+        return replace(found, activity=IN_ENGINE)
+    return found
+
+
+def _late(
+    late: LiveRankState,
+    others: Sequence[LiveRankState],
+    activity: str,
+    *,
+    lost: float,
+    share: float,
+    hidden: bool = False,
+) -> LiveStraggler:
+    """This rank, with the lines of its activity."""
+    calls, entered = _beyond(others, late, activity)
+    own = _own(others, late, calls)
     return LiveStraggler(
-        rank=least,
+        rank=late,
         others=others,
         lost=lost,
-        activity=activity if more.get(activity, 0.0) >= lost / 2 else IN_ENGINE,
-        share=more.get(activity, 0.0),
+        activity=activity,
+        share=share,
         calls=calls,
         line=own[-1] if own else calls[-1] if calls else None,
         apart=bool(own),
-        begin=_begin(others, least, activity, [one for one in calls[:entered] if one in own]),
+        hidden=hidden,
+        begin=_begin(others, late, activity, [one for one in calls[:entered] if one in own]),
     )
 
 
@@ -173,20 +191,8 @@ def _next_to_the_others(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     together = min(one.waiting for one in others) >= live_cost.TOLD / 2
     if extra < live_cost.SURE or not together or late.seen.visits(activity) < AGAIN:
         return None
-    calls, entered = _beyond(others, late, activity)
-    own = _own(others, late, calls)
-    return LiveStraggler(
-        rank=late,
-        others=others,
-        lost=min(extra / 2, BELOW_SURE),
-        activity=activity,
-        share=extra,
-        calls=calls,
-        line=own[-1] if own else calls[-1] if calls else None,
-        apart=bool(own),
-        hidden=True,
-        begin=_begin(others, late, activity, [one for one in calls[:entered] if one in own]),
-    )
+    lost = min(extra / 2, BELOW_SURE)
+    return _late(late, others, activity, lost=lost, share=extra, hidden=True)
 
 
 def _outside_the_model(one: LiveRankState) -> Mapping[str, float]:

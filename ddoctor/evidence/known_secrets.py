@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from urllib.parse import quote, quote_plus
 
 from ddoctor.evidence.secret_forms import HIDDEN, USER
@@ -24,17 +24,12 @@ _values: set[str] = set()
 _pattern: list[re.Pattern[str]] = []
 
 
-def remember(
-    environment: Mapping[str, str], arguments: Iterable[str], passwords: Collection[str] = ()
-) -> bool:
-    """Learn what these call secret, and the passwords; return whether that is new."""
-    named = [*environment.items(), *_options(arguments)]
+def remember(environment: Mapping[str, str], arguments: Iterable[str]) -> bool:
+    """Learn what these call secret; return whether that is new."""
     found = {
         form
-        for one in (
-            *(one for name, value in named for one in _secrets(name, value)),
-            *(one for one in passwords if len(one) >= SHORTEST),
-        )
+        for name, value in [*environment.items(), *_options(arguments)]
+        for one in _secrets(name, value)
         for form in _written(one)
     }
     if found <= _values:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -82,7 +82,7 @@ def remember(environment: Mapping[str, str], arguments: Iterable[str]) -> None:
 
     Those of this process, as it began, are known anyway.
     """
-    if _learn(environment, [*arguments]):
+    if known_secrets.remember(environment, arguments):
         text.cache_clear()
 
 
@@ -167,13 +167,7 @@ def end(given: str, most: int) -> str:
 
 @lru_cache(maxsize=1)
 def _remember_own() -> None:
-    _learn(os.environ, sys.orig_argv)
-
-
-def _learn(environment: Mapping[str, str], arguments: Sequence[str]) -> bool:
-    logins = USER_OPTION.finditer(" ".join(arguments))
-    passwords = {one[0].removeprefix(one[1] or one[2]).strip("'\"") for one in logins}
-    return known_secrets.remember(environment, arguments, passwords)
+    known_secrets.remember(os.environ, sys.orig_argv)
 
 
 def _encodable(given: str) -> str:
@@ -190,8 +184,8 @@ def _value(given: Any) -> Any:
     if isinstance(given, dict):
         told = {name: _kept(one) if name in KEPT else _value(one) for name, one in given.items()}
         name, value = given.get("name"), given.get("value")
-        if isinstance(name, str) and isinstance(value, str) and SECRET_NAME.search(name):
-            told["value"] = HIDDEN
+        if isinstance(name, str) and isinstance(value, str):
+            told["value"] = HIDDEN if SECRET_NAME.search(name) else _of_option(name, value)
         return told
     if isinstance(given, (list, tuple)) and given:
         if all(isinstance(one, str) for one in given):
@@ -200,6 +194,13 @@ def _value(given: Any) -> Any:
             return given
         return type(given)(map(_value, given))
     return given
+
+
+def _of_option(name: str, value: str) -> str:
+    """The value of an option, such as ``arg.u`` or ``-u``, as in a command line behind it."""
+    last = name.rpartition(".")[2].lstrip("-")
+    *_, told = words((f"{'-' if len(last) == 1 else '--'}{last}", value))
+    return told
 
 
 def _kept(given: Any) -> Any:

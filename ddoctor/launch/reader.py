@@ -11,7 +11,6 @@ from pathlib import Path, PurePath
 import msgspec
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence import redaction
 from ddoctor.evidence.launch import Launch, Setting, Unknown
 from ddoctor.launch import accelerate_config, files, hostfile, kubernetes, script_settings, shell
 from ddoctor.launch.launchers import (
@@ -114,8 +113,6 @@ def script_file(launch: Launch, folder: Path) -> Path | None:
 def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch | None:
     """What a command launches; None: no training."""
     words = command.words
-    # What a word of the line gives away stands in the settings alone, too.
-    redaction.remember({one.name: one.value for one in command.variables}, command.texts)
     begin = next((at for at, word in enumerate(words) if _starts(word.text)), None)
     if begin is None or len(around) > MOST_NESTED:
         return None

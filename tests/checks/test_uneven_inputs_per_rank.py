@@ -166,3 +166,10 @@ def test_a_live_run_of_which_one_has_come_to_its_end(findings: Findings) -> None
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
     assert findings(CAUSE, live) == ()
+
+
+def test_whom_another_rank_left_alone_did_wait_for_it(findings: Findings) -> None:
+    """Whatever wraps the model: the loop may reduce the gradients itself."""
+    ended = run(ending(0, "finished", steps=40), echoing(1))
+    (finding,) = findings(CAUSE, loading(40, 41), wrapped("none"), ended)
+    assert "an epoch of the loader" in finding.because

@@ -224,7 +224,7 @@ def logged(random: Random, folder: Path) -> None:
     _kept(TrainingRun(command=("train.py",), seconds=1.0, ranks=endings))
 
 
-def told(random: Random, folder: Path) -> None:
+def pasted(random: Random, folder: Path) -> None:
     """``ddoctor diagnose`` of one or two texts: logs, stacks, outputs of commands."""
     paths = []
     for number in range(random.choice((1, 1, 2))):
@@ -323,7 +323,7 @@ KINDS: dict[str, Kind] = {
     "snapshot": snapshotted,
     "log": logged,
     "trace": traced,
-    "text": told,
+    "text": pasted,
     "launch": launched,
 }
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.section import Evidence
 from ddoctor.launch import reader
 from ddoctor.models import Confidence, Severity
@@ -258,3 +259,13 @@ def test_an_offload_that_does_nothing_is_a_note(tmp_path: Path) -> None:
 def test_no_note_without_numbers(tmp_path: Path, command: str) -> None:
     found = told(tmp_path, command, gpus=2)
     assert [one for one in found if one.cause == "effective-batch-lr-mismatch"] == []
+
+
+def test_this_machine_is_not_the_one_that_a_manifest_asks_for(tmp_path: Path) -> None:
+    """Without a run, what this host shows neither replaces nor confirms what a file says."""
+    here = SharedMemory(host="laptop", size=16 * 2**20, free=16 * 2**20)
+    evidence = Evidence([launched(tmp_path, "pod.yaml", pod_yaml=MANIFEST), here])
+    found = [
+        one for one in engine.examine(evidence, "doctor").findings if one.cause == "shm-too-small"
+    ]
+    assert {"mounts nothing" in one.because for one in found} == {True, False}
