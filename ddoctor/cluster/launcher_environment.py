@@ -27,6 +27,8 @@ DIALECTS = (
     ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""),
 )
 
+RESTARTS = "TORCHELASTIC_RESTART_COUNT"
+
 # Time for rank 0 to start and to print its error.
 SPEAKING_SECONDS = 20.0
 START = "start it as `torchrun --nproc-per-node 2 -m ddoctor.probe`"
@@ -82,7 +84,7 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
         raise DoctorError("MASTER_ADDR is not set: export the name of rank 0's host to every rank")
     run = (
         environment.get("TORCHELASTIC_RUN_ID", ""),
-        environment.get("TORCHELASTIC_RESTART_COUNT", ""),
+        environment.get(RESTARTS, ""),
     )
     return LaunchedRank(
         rank=rank,
@@ -94,6 +96,11 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
         agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         run="/".join(run),
     )
+
+
+def restarts(environment: Mapping[str, str] = os.environ) -> int:
+    """How often torchrun has restarted the ranks before this start."""
+    return _number(environment, RESTARTS, 0)
 
 
 def dialect(environment: Mapping[str, str]) -> tuple[str, str, str, str] | None:

@@ -59,7 +59,9 @@ FINISHED = "finished"
 """Key of the number of ranks that have read the last order."""
 
 
-Topic = Literal["answer", "end", "order", "progress", "rank", "record", "section", "stop"]
+Topic = Literal[
+    "answer", "end", "order", "progress", "rank", "record", "row", "section", "stop", "window"
+]
 
 
 def key(topic: Topic, *parts: object) -> str:

@@ -211,7 +211,7 @@ class Sampler:
                 if self._native and (threads := self._sampling.crowded[one.process.pid])
             ),
         )
-        others = usage.neighbours([one.use.used for one in self._ranks], _spent() - self._spent)
+        others = usage.neighbours([one.use.used() for one in self._ranks], _spent() - self._spent)
         hosts = tuple(msgspec.structs.replace(use, neighbours=others) for _, use in found)
         return live, RankUse(host=self._host, hosts=hosts, flags=())
 

@@ -26,6 +26,9 @@ DATA_WORKER = "pt_data_worker"
 
 Counters = tuple[float, float, float, float | None, cgroup.Quota]
 """Time, CPU seconds of the rank and of the host, seconds that it waited for a CPU, its quota."""
+Span = tuple[float, float]
+"""Begin and end of a time."""
+MOST_KEPT = 400
 
 
 def neighbours(uses: Sequence[tuple[float, float, float]], own: float = 0.0) -> float | None:
@@ -55,13 +58,17 @@ class HostUse:
         self.worker_memory: float | None = None
         self.children_seconds = 0.0
 
-    def read_counters(self) -> None:
-        """Read the counters; the first and the last reading bound the judged time."""
+    def read_counters(self, *, keep: bool = False) -> None:
+        """Read the counters; the first and the last reading bound the judged time.
+
+        ``keep``: keep the last MOST_KEPT readings, so that any time between them can be judged.
+        """
         quota = cgroup.quota(self._cpu)
         counters = (perf_counter(), self._used(), _busy(), _queued(self._pid), quota)
         if self._counters and not Path(f"/proc/{self._pid}").exists():
             return  # its counters ended with the process: keep the last reading
-        self._counters = [*self._counters[:1], counters]
+        kept = self._counters[1 - MOST_KEPT :] if keep else self._counters[:1]
+        self._counters = [*kept, counters]
 
     def sample_workers(self) -> None:
         """Count the DataLoader workers, and read their memory and CPU masks."""
@@ -94,9 +101,12 @@ class HostUse:
         if own:
             self.worker_memory = median(own)
 
-    def summary(self, *, threads: int, asked: str) -> RankHost:
-        """The evidence of all samples; ``asked`` is the rank's OMP_NUM_THREADS."""
-        first, last = self._ends()
+    def summary(self, *, threads: int, asked: str, span: Span | None = None) -> RankHost:
+        """The evidence of all samples; ``asked`` is the rank's OMP_NUM_THREADS.
+
+        ``span``: the judged time; None: that between the first reading and the last.
+        """
+        first, last = self._ends(span)
         judged = last[0] - first[0]
         asked = asked.partition(",")[0].strip()
         own = _union(self._worker_masks)
@@ -118,16 +128,25 @@ class HostUse:
             waited=waited / judged if waited is not None and judged > 0 else None,
         )
 
-    @property
-    def used(self) -> tuple[float, float, float]:
+    def used(self, span: Span | None = None) -> tuple[float, float, float]:
         """CPU seconds of this rank's processes and of the whole host, and the judged seconds."""
-        first, last = self._ends()
+        first, last = self._ends(span)
         return last[1] - first[1], last[2] - first[2], last[0] - first[0]
 
-    def _ends(self) -> tuple[Counters, ...]:
+    @property
+    def readings(self) -> tuple[tuple[float, float, float], ...]:
+        """Times, each with the CPU seconds of this rank's processes and of the host so far."""
+        return tuple((time, used, busy) for time, used, busy, *_ in self._counters)
+
+    def _ends(self, span: Span | None) -> tuple[Counters, ...]:
         if not self._counters:
             self.read_counters()
-        return self._counters[0], self._counters[-1]
+        if span is None:
+            return self._counters[0], self._counters[-1]
+        begin, end = span
+        before = [one for one in self._counters if one[0] <= begin] or self._counters[:1]
+        after = [one for one in self._counters if one[0] >= end] or self._counters[-1:]
+        return before[-1], after[0]
 
     def _used(self) -> float:
         return sum(cpu_seconds(pid) for pid in (os.getpid(), self._pid, *_children(self._pid)))

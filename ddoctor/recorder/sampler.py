@@ -102,14 +102,19 @@ class Sampler:
                 self._training, looks = True, 0
             looks += 1
             written += every
-            if len(self.samples) < MOST_SAMPLES:
-                self._look()
-                if looks % (WEIGH_EVERY if looks <= WEIGHED_OFTEN else WEIGH_LATER) == 0:
-                    self._weigh()
-            if written > pause:
+            self._look()
+            if looks % (WEIGH_EVERY if looks <= WEIGHED_OFTEN else WEIGH_LATER) == 0:
+                self._weigh()
+            for rows in (self.samples, self.memory):
+                if len(rows) > MOST_SAMPLES:
+                    del rows[: MOST_SAMPLES // 2]
+            head = self._timeline.head
+            asked = head[tape.ASKED]
+            if written > pause or asked != head[tape.WRITTEN]:
                 # What is written down may change meanwhile; the next time is another chance.
                 with suppress(Exception):
                     self._write()
+                head[tape.WRITTEN] = asked
                 # Until it trains, what is told of a rank that dies is what was written.
                 written, pause = 0.0, min(60.0, 2 * pause) if self._timeline.done else pause
 

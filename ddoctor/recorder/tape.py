@@ -1,8 +1,9 @@
 """A rank's recording: one file of fixed size, mapped into memory.
 
 Everything written is in the file at once, even if the process is killed right after. The file holds
-a head (the rank's state, and the step at which to stop), a ring of steps, and a ring of collectives
-(the moments at which this rank had to wait for other ranks).
+a head (the rank's state, and the step at which to stop), a ring of steps, a ring of collectives
+(the moments at which this rank had to wait for other ranks), and a ring of the ends of all steps,
+also of those that are counted only.
 """
 
 from __future__ import annotations
@@ -67,8 +68,11 @@ OPERATIONS: Final = (
 DDP_REDUCE, DDP_BUFFERS, WAIT, FIRST_FUNCTION = range(4)
 
 HEAD_CELLS = 16
-STOP_AT, DONE, PHASE, SINCE, MEETINGS, OPERATION, CALLS, LEAVING, WORLD, ERROR = range(10)
-"""ERROR is the errno of the last file that could not be written; 0: it was."""
+(STOP_AT, DONE, PHASE, SINCE, MEETINGS, OPERATION, CALLS, LEAVING, WORLD, ERROR, ASKED, WRITTEN) = (
+    range(12)
+)
+"""ERROR is the errno of the last file that could not be written; 0: it was. ASKED is raised to have
+the facts written, and WRITTEN follows it."""
 
 ROWS = 10_000
 COUNTS = (
@@ -100,7 +104,10 @@ Meeting: TypeAlias = tuple[float, float, float, float]
 
 HEAD_BYTES = HEAD_CELLS * 8
 MEETINGS_AT = HEAD_BYTES + ROWS * ROW.size
-SIZE = MEETINGS_AT + MEETING_ROWS * MEETING.size
+
+ENDS_AT = MEETINGS_AT + MEETING_ROWS * MEETING.size
+END_ROWS = 65_536
+SIZE = ENDS_AT + END_ROWS * 8
 
 
 class StepRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -129,16 +136,21 @@ class Tape:
     def __init__(self, path: Path | None, *, create: bool = False, for_good: bool = False) -> None:
         self.memory: Any = mmap.mmap(-1, SIZE) if path is None else _file(path, create, for_good)
         self.head: Any = memoryview(self.memory)[:HEAD_BYTES].cast("d")
+        self.ends: Any = memoryview(self.memory)[ENDS_AT:SIZE].cast("d")
+        """The end of each step, by its number modulo END_ROWS."""
 
-    def rows(self) -> Iterator[StepRow]:
-        """The recorded steps that are still in the ring, in order, with their collectives."""
+    def rows(self, first: int = 0) -> Iterator[StepRow]:
+        """The recorded steps from ``first`` on that are still in the ring, in order, with their
+        collectives."""
         done, met = int(self.head[DONE]), int(self.head[MEETINGS])
         meetings: dict[int, list[Meeting]] = defaultdict(list)
-        for one in range(max(0, met - MEETING_ROWS), met):
-            at = MEETINGS_AT + one % MEETING_ROWS * MEETING.size
-            step, *meeting = MEETING.unpack_from(self.memory, at)
-            meetings[step].append(tuple(meeting))
-        for number in range(max(0, done - ROWS), done):
+        oldest = met
+        while oldest > max(0, met - MEETING_ROWS) and self._meeting(oldest - 1)[0] >= first:
+            oldest -= 1
+        for one in range(oldest, met):
+            step, *meeting = self._meeting(one)
+            meetings[int(step)].append((meeting[0], meeting[1], meeting[2], meeting[3]))
+        for number in range(max(first, done - ROWS), done):
             cells = ROW.unpack_from(self.memory, HEAD_BYTES + number % ROWS * ROW.size)
             if cells[0] == number:
                 yield StepRow(
@@ -154,15 +166,16 @@ class Tape:
     def operations(self, most: int) -> list[int]:
         """The last collectives that have ended, by their numbers, oldest first."""
         met = int(self.head[MEETINGS])
-        places = (one % MEETING_ROWS for one in range(max(0, met - most), met))
-        return [
-            int(MEETING.unpack_from(self.memory, MEETINGS_AT + place * MEETING.size)[-1])
-            for place in places
-        ]
+        return [int(self._meeting(one)[-1]) for one in range(max(0, met - most), met)]
+
+    def _meeting(self, number: int) -> tuple[float, ...]:
+        at = MEETINGS_AT + number % MEETING_ROWS * MEETING.size
+        return MEETING.unpack_from(self.memory, at)
 
     def close(self) -> None:
         """Close the file; its content stays."""
         self.head.release()
+        self.ends.release()
         self.memory.close()
 
 

@@ -14,6 +14,7 @@ from ddoctor.recorder.tape import (
     COLLECTIVE,
     COUNTS,
     DONE,
+    END_ROWS,
     HEAD_BYTES,
     MEETING,
     MEETING_ROWS,
@@ -50,6 +51,7 @@ class Timeline:
     def __init__(self, tape: Tape) -> None:
         self.head: Any = tape.head
         self.memory: Any = memoryview(tape.memory)
+        self.ends: Any = tape.ends
         self.main = get_ident()
         self.busy = self.main
         """The thread whose phases are recorded in this step; none while the recorder rests. Hooks
@@ -159,6 +161,7 @@ class Timeline:
             *self.seconds,
             *self.counts,
         )
+        self.ends[self.done % END_ROWS] = now
         self._begin, self._cpu = now, cpu
         # In place: to make containers may set off the garbage collection, which is timed, too.
         self.seconds[:] = NO_SECONDS
@@ -172,6 +175,7 @@ class Timeline:
 
     def _pass_step(self) -> None:
         """Count a step that is not recorded; wake up before the next row."""
+        self.ends[self.done % END_ROWS] = perf_counter()
         self.done += 1
         self.head[DONE] = self.done
         if self.done == self._row_edge:
@@ -211,5 +215,6 @@ class Timeline:
         """In a forked child: write to its private memory, not into its parent's tape."""
         self.head = array("d", self.head)
         self.memory = bytearray(SIZE)
+        self.ends = array("d", bytes(8 * END_ROWS))
         self.device = self.marking = None
         self.main = self.busy = -1

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from tempfile import gettempdir
 from time import perf_counter
@@ -24,12 +25,14 @@ from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.training import RankEnding
 from ddoctor.proc import interruption, processes, usage
 from ddoctor.proc.folder import TAG, TemporaryFolder
+from ddoctor.proc.memory import held
 from ddoctor.proc.parent import end_with_parent
 from ddoctor.proc.usage import HostUse
 from ddoctor.recorder import recorded
 from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import (
+    ASKED,
     CALLS,
     COLLECTIVE,
     DDP_REDUCE,
@@ -43,9 +46,12 @@ from ddoctor.recorder.tape import (
     SINCE,
     STOP_AT,
     WORLD,
+    WRITTEN,
+    StepRow,
     Tape,
 )
 from ddoctor.training import command, last_words, stacks, stderr
+from ddoctor.training.history import History
 from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
 
@@ -64,6 +70,10 @@ BUSY_SHARE = 0.2
 
 # Each sample takes about a millisecond, which must not slow the steps.
 TICK_SECONDS = 0.5
+# Between two looks of a rank at its own pace, unless rank 0 follows it all the time.
+HISTORY_SECONDS = 5.0
+# A rank writes its facts between two steps of its sampler.
+FACTS_SECONDS = 2.0
 # Between two looks at the other ranks, once the script of this one has ended.
 OVER_SECONDS = 0.1
 
@@ -79,7 +89,9 @@ class Child:
         turn: int,
         order: TurnOrder,
         host: str,
+        whole: bool = False,
     ) -> None:
+        """``whole``: the script is followed to its own end."""
         self._folder, self._tape, self._unwritten = _materials()
         # Without a folder, it has no files that could be read.
         self.folder = self._folder.path if self._folder else Path(os.devnull)
@@ -113,6 +125,10 @@ class Child:
         # Later turns of the script add nothing to the sections of the host.
         self._surroundings = None if turn or launched.local_rank else HostSections()
         self.use = HostUse(self.pid, launched.rank, host, launched.local_size)
+        resident = partial(_resident, self.pid)
+        self.whole = whole
+        self._history = History(self._began, resident) if whole else None
+        self._history_at = 0.0
 
     @property
     def over(self) -> bool:
@@ -140,6 +156,13 @@ class Child:
         """Seconds of each finished step."""
         return [row.end - row.begin for row in self._tape.rows()]
 
+    def new_steps(self) -> list[tuple[int, float]]:
+        """Number and seconds of the steps since the last call, if it is followed to its end."""
+        if self._history is None:
+            return []
+        self._history_at = perf_counter()
+        return self._history.read(self._tape)
+
     @property
     def interrupted(self) -> bool:
         """Whether a signal has asked for the end."""
@@ -163,7 +186,7 @@ class Child:
         return failed and by_itself and 0 < head[STOP_AT] <= self.done
 
     @property
-    def _exit_code(self) -> int:
+    def _exit_code(self) -> int | None:
         return 0 if self._late else self._process.returncode
 
     def now(self) -> Now:
@@ -210,7 +233,11 @@ class Child:
             time.sleep(seconds)
 
     def _sample(self) -> None:
-        if self._tape.head[STOP_AT]:
+        if self._history is not None:
+            self.use.read_counters(keep=True)
+            if perf_counter() - self._history_at > HISTORY_SECONDS:
+                self.new_steps()
+        elif self._tape.head[STOP_AT]:
             self.use.read_counters()
         if self._tape.head[LEAVING]:
             return  # a loader now runs in isolation, with other numbers of workers
@@ -287,19 +314,57 @@ class Child:
     def record(self) -> Record:
         """The complete record of the script, once it has ended."""
         assert self.over
-        head = self._tape.head
-        self._stopped_early = bool(head[LEAVING])
+        self.new_steps()
+        self._stopped_early = bool(self._tape.head[LEAVING])
         self._end_rest()
-        used, busy, watched = self.use.used
-        found = memory()
-        code = self._exit_code
         printed = self._stderr.ended() if self._stderr else ""
         known = None if self._late else self._read_ending()
+        code = self._exit_code or 0
         ending = last_words.added(known or Ending(), code, printed, self._began_at)
+        sections = self._surroundings.packed(self.host) if self._surroundings else ""
+        rows = tuple(self._tape.rows())[-MOST_ROWS:]
+        record = self._record(ending, printed, rows, sections)
+        self._tape.close()
+        if self._folder is not None:
+            self._folder.cleanup()
+        if self._exit is not None:
+            os.close(self._exit)
+            self._exit = None
+        return record
+
+    def so_far(self, first: int, *, stack: bool) -> Record:
+        """The record of a script that runs, with the steps from ``first`` on.
+
+        ``stack``: with the main thread's stack (py-spy) and the sections of the host.
+        """
+        if stack and not self.over:
+            self.stack = stacks.sampled(self.pid)
+        self._wait_for_facts()
+        sections = self._surroundings.packed(self.host) if stack and self._surroundings else ""
+        rows = tuple(self._tape.rows(first))[-MOST_ROWS:]
+        record = self._record(self._read_ending() or Ending(), "", rows, sections)
+        self.stack = ()
+        return record
+
+    def _wait_for_facts(self) -> None:
+        """Have the script's process write its facts now."""
+        head = self._tape.head
+        head[ASKED] = asked = head[ASKED] + 1
+        until = perf_counter() + FACTS_SECONDS
+        while head[WRITTEN] < asked and perf_counter() < until and not self.over:
+            time.sleep(FACTS_SECONDS / 40)
+
+    def _record(
+        self, ending: Ending, printed: str, rows: tuple[StepRow, ...], sections: str
+    ) -> Record:
+        head, code = self._tape.head, self._exit_code
+        span = (rows[0].begin, rows[-1].end) if rows and self._history is not None else None
+        used, busy, watched = self.use.used(span)
+        found = memory()
         native = code and not ending.exception
         raised_in = stacks.raised_in(ending)
         over_at = self._over_at or perf_counter()
-        record = Record(
+        return Record(
             rank=self.launched.rank,
             host=self.host,
             ending=redaction.redact(
@@ -330,12 +395,12 @@ class Child:
             ),
             ended_by_us=self.ended_by_us,
             interrupted=self.interrupted,
-            leaving=bool(head[LEAVING]) or self._late,
+            leaving=bool(head[LEAVING]) or self._late or not self.over,
             done=self.done,
-            rows=tuple(self._tape.rows())[-MOST_ROWS:],
+            rows=rows,
             facts=recorded.read(self.folder, recorded.FACTS, msgspec.Raw) or msgspec.Raw(b"null"),
             grown=recorded.read(self.folder, recorded.GROWN, Grown),
-            use=self.use.summary(threads=0, asked=os.environ.get("OMP_NUM_THREADS", "")),
+            use=self.use.summary(threads=0, asked=os.environ.get("OMP_NUM_THREADS", ""), span=span),
             cpu_seconds=used,
             busy_seconds=busy,
             watched_seconds=watched,
@@ -343,15 +408,10 @@ class Child:
             workers_memory=tuple(self.use.workers_memory),
             worker_memory=self.use.worker_memory,
             world=int(head[WORLD]),
-            host_sections=self._surroundings.packed(self.host) if self._surroundings else "",
+            host_sections=sections,
+            counters=self.use.readings if self._history is not None else (),
+            stretches=self._history.stretches() if self._history is not None else (),
         )
-        self._tape.close()
-        if self._folder is not None:
-            self._folder.cleanup()
-        if self._exit is not None:
-            os.close(self._exit)
-            self._exit = None
-        return record
 
     def _read_ending(self) -> Ending | None:
         return recorded.read(self.folder, recorded.ENDING, Ending)
@@ -383,6 +443,10 @@ def _materials() -> tuple[TemporaryFolder | None, Tape, str]:
     except OSError as error:
         where = folder.path.parent if folder is not None else Path(gettempdir())
         return folder, Tape(None), _unwritable(where, error.strerror or str(error))
+
+
+def _resident(pid: int) -> float:
+    return held(pid) or 0.0
 
 
 def _unwritable(folder: Path, why: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ddoctor.cluster.store import FINISHED, ClusterStore, compressed, key
 from ddoctor.cluster.supervisor import CoordinatorHeartbeat, orders
 from ddoctor.training.child import Child, NewChild
+from ddoctor.training.gathering import Answers
 from ddoctor.training.messages import UNRECORDED, Record, TurnOrder, Unrecorded
 
 
@@ -32,12 +33,15 @@ def _turn(
     store: ClusterStore, child: Child, turn: int, coordinator: CoordinatorHeartbeat
 ) -> Record:
     rank = child.launched.rank
+    answers = Answers(store, turn, child) if child.whole else None
     while not child.over:
         store.set(key("progress", turn, rank), child.now())
         coordinator.check()
         _obey(store, child, turn)
         if store.get(key("end", turn), bool):
             child.end(sample=True)
+        if answers is not None:
+            answers.look()
         child.watch(store.tick)
         coordinator.ending = child.interrupted
     # It may come only now: then the ranks that stopped in time have broken the connections.

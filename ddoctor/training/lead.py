@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
+from math import ceil, inf
 from statistics import median
 from time import perf_counter
 
@@ -19,11 +19,14 @@ from ddoctor.cluster.store import (
     free_port,
     key,
 )
+from ddoctor.evidence.run_history import RunHistory
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child, NewChild
+from ddoctor.training.events import Events
 from ddoctor.training.messages import UNRECORDED, Now, Record, TurnOrder, Unrecorded
 from ddoctor.training.run import Run
+from ddoctor.training.whole_run import Judge, WholeRun
 
 # Every rank must know the step at which to stop before the fastest rank reaches it.
 NEWS_SECONDS = 2.0
@@ -53,7 +56,11 @@ class Lead:
     """Runs the script on all ranks, one turn after the other."""
 
     def __init__(
-        self, store: ClusterStore, child: Child, new_child: NewChild, command: tuple[str, ...]
+        self,
+        store: ClusterStore,
+        child: Child,
+        new_child: NewChild,
+        command: tuple[str, ...],
     ) -> None:
         self._store, self._child, self._new_child = store, child, new_child
         self._command = command
@@ -68,6 +75,23 @@ class Lead:
             Unrecorded: a rank cannot be recorded.
         """
         watch = _Watch(self._child, self._store, self._turn, steps, seconds, started)
+        return self._followed(watch, steps)
+
+    def whole_run(self, events: Events, judge: Judge, *, end_hung: bool) -> tuple[Run, RunHistory]:
+        """Follow the script to its own end; return the records of its last steps and its history.
+
+        ``end_hung``: end a run that hangs.
+
+        Raises:
+            Unrecorded: a rank cannot be recorded.
+        """
+        child, store = self._child, self._store
+        whole = WholeRun(child, store, self._turn, events, judge, self._command)
+        watch = _Watch(child, store, self._turn, MOST, inf, _say_nothing, whole, end_hung)
+        run = self._followed(watch, MOST)
+        return run, whole.history(run.records)
+
+    def _followed(self, watch: _Watch, steps: int) -> Run:
         watch.run()
         records = self._records(watch.nows, watch.silent)
         # A script that finished earlier never received a step at which to stop.
@@ -88,7 +112,7 @@ class Lead:
         order = TurnOrder(change=tuple(change), grow=grow, port=free_port())
         self._turn = self._store.give(order)
         self._child = self._new_child(self._turn, order)
-        return self.run(steps, seconds, lambda text: None)
+        return self.run(steps, seconds, _say_nothing)
 
     @property
     def interrupted(self) -> bool:
@@ -125,6 +149,9 @@ class _Watch:
     steps: int
     seconds: float
     started: Callable[[str], None]
+    whole: WholeRun | None = None
+    """Follows the run to its end; then nothing stops the script."""
+    end_hung: bool = False
     limit: str = ""
     hang_states: Mapping[int, Now] = field(default_factory=dict)
     warm_up: int = 0
@@ -184,11 +211,13 @@ class _Watch:
         for times in (self._heard, self._moved):
             for rank in times:
                 times[rank] += seconds
+        if self.whole is not None:
+            self.whole.wait_longer(seconds)
         self._deadline += seconds
 
     def _decide(self) -> None:
         moment = perf_counter()
-        if self._stop_at is None:
+        if self._stop_at is None and self.whole is None:
             self._find_stop()
         self.silent = tuple(self._find_silent(moment))
         if self._ended:
@@ -201,6 +230,9 @@ class _Watch:
             self._end(f"{endings.ranks(self.silent)} no longer answered", hung=True)
         elif self._failed_at is not None and moment - self._failed_at > AFTER_FAILURE_SECONDS:
             self._end("a rank failed, and the other ranks waited for it", hung=True)
+        elif self.whole is not None:
+            if self.whole.look(self.nows) and self.end_hung:
+                self._end("no rank made progress", hung=True)
         elif self._stuck(moment):
             self._end("no rank made progress", hung=True)
         elif self._leaving(moment) > LEAVE_SECONDS:
@@ -295,6 +327,10 @@ class _Watch:
         self.hang_states = dict(self.nows) if hung else {}
         self.store.set(key("end", self.turn), True)
         self.child.end(sample=True)
+
+
+def _say_nothing(text: str) -> None:
+    """What is under way; the training has the terminal."""
 
 
 def warm_up(seconds: Sequence[float], wanted: int) -> int | None:

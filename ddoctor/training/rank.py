@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddoctor import console
-from ddoctor.cluster.launcher_environment import LaunchedRank, dialect, leave_it_to_rank_0, place
+from ddoctor.cluster.launcher_environment import (
+    LaunchedRank,
+    dialect,
+    leave_it_to_rank_0,
+    place,
+    restarts,
+)
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import redaction
 from ddoctor.options import BEFORE_A_COMMAND, parse
@@ -25,7 +31,7 @@ from ddoctor.probing.sweep_request import SweepRequest, sizes
 from ddoctor.probing.world import usable_gpus
 from ddoctor.proc import interruption
 from ddoctor.recorder import script
-from ddoctor.training import answer, review
+from ddoctor.training import answer, events, review
 from ddoctor.training.child import FORWARDED, Child, NewChild
 from ddoctor.training.command import recorder_command
 from ddoctor.training.messages import TurnOrder, Unrecorded
@@ -90,7 +96,7 @@ def main(words: Sequence[str], given: Sequence[str]) -> int:
             early.append(number)
 
     def new_child(turn: int, order: TurnOrder) -> Child:
-        child = Child(command, launched, turn=turn, order=order, host=host)
+        child = Child(*(command, launched), turn=turn, order=order, host=host, whole=options.whole)
         current[:] = [child]
         return child
 
@@ -171,7 +177,9 @@ def _asked(words: Sequence[str], given: Sequence[str], launched: LaunchedRank) -
         command = _script(options.script or [], given)
         # The output files are on the host of rank 0: its other ranks find the same error.
         leads = launched.rank == launched.local_rank
-        outputs = options.outputs(Path(command[0])) if leads else None
+        outputs = options.of_attempt(restarts()).outputs(Path(command[0])) if leads else None
+        if launched.rank == 0:
+            events.check(options.events, options.on_event)
         if options.memory:
             _check_memory(options.device_memory, launched)
     except DoctorError:

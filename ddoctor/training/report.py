@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from time import perf_counter
 
 from ddoctor import console, engine
-from ddoctor.cluster.launcher_environment import explain_failure
+from ddoctor.cluster.launcher_environment import explain_failure, restarts
 from ddoctor.cluster.store import ClusterStore
 from ddoctor.control_arms import trial_candidates
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import redaction
-from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.training import Trial, Trials, TrialTurn
-from ddoctor.models import Report
+from ddoctor.models import Finding, Report
 from ddoctor.probing import sweep_request
+from ddoctor.report import wording
 from ddoctor.report.output import Outputs, progress
 from ddoctor.training import growing, merge, review
 from ddoctor.training.answer import told
 from ddoctor.training.child import Child, NewChild
+from ddoctor.training.events import Events
 from ddoctor.training.lead import Lead
 from ddoctor.training.options import TRIAL_SECONDS, RunOptions
 from ddoctor.training.run import Run
@@ -46,22 +49,9 @@ def lead(
     """
     leader = Lead(store, child, new_child, script)
     unwritten = ""
+    follow = _whole if options.whole else _some_steps
     try:
-        with progress() as started:
-            run = leader.run(options.steps, options.seconds, started)
-            evidence = Evidence((*merge.sections(run), *review.read(reviewed)))
-            report = engine.examine(evidence, "run")
-            changes = _changes(report, run, options.trials) if not leader.interrupted else ()
-            trials = _try(leader, changes, run, options.seconds, started)
-            if trials:
-                evidence = evidence.with_sections(Trials(trials=trials))
-                report = engine.examine(evidence, "run")
-            if options.memory and not leader.interrupted and growing.worth_it(run.records):
-                memory = sweep_request.sizes(options.device_memory)
-                wanted = sweep_request.SweepRequest(device_memory=memory)
-                swept = growing.grow(leader, wanted, options.seconds, started)
-                evidence = evidence.with_sections(swept)
-                report = engine.examine(evidence, "run")
+        run, report, evidence = follow(leader, options, outputs, review.read(reviewed))
         try:
             outputs.write(report, evidence)
         except DoctorError as error:
@@ -76,7 +66,8 @@ def lead(
     (own,) = (record for record in run.records if record.rank == child.launched.rank)
     if own.ending.exit_code and not own.ended_by_us:
         return own.ending.exit_code
-    code, outcome = report.exit_code, "ddoctor could not judge the run"
+    # A training that is followed to its end has its own exit code.
+    code, outcome = 0 if options.whole else report.exit_code, "ddoctor could not judge the run"
     if unwritten:
         code, outcome = 2, unwritten
     elif report.findings:
@@ -85,6 +76,46 @@ def lead(
         return 0
     explain_failure(outcome if unwritten else f"{outcome}: see its report above or in its files")
     return code
+
+
+def _some_steps(
+    leader: Lead, options: RunOptions, outputs: Outputs, reviewed: Iterable[Section]
+) -> tuple[Run, Report, Evidence]:
+    """Record some steps, try the fixes in control runs, and judge all of it."""
+    with progress() as started:
+        run = leader.run(int(options.steps), options.seconds, started)
+        evidence = Evidence((*merge.sections(run), *reviewed))
+        report = engine.examine(evidence, "run")
+        changes = _changes(report, run, options.trials) if not leader.interrupted else ()
+        trials = _try(leader, changes, run, options.seconds, started)
+        if trials:
+            evidence = evidence.with_sections(Trials(trials=trials))
+            report = engine.examine(evidence, "run")
+        if options.memory and not leader.interrupted and growing.worth_it(run.records):
+            memory = sweep_request.sizes(options.device_memory)
+            wanted = sweep_request.SweepRequest(device_memory=memory)
+            swept = growing.grow(leader, wanted, options.seconds, started)
+            evidence = evidence.with_sections(swept)
+            report = engine.examine(evidence, "run")
+    return run, report, evidence
+
+
+def _whole(
+    leader: Lead, options: RunOptions, outputs: Outputs, reviewed: Iterable[Section]
+) -> tuple[Run, Report, Evidence]:
+    """Follow the run to its own end; a hang is reported while the run still stands."""
+    events = Events(options.events, options.on_event, restarts())
+
+    def judge(run: Run) -> Sequence[Finding]:
+        evidence = Evidence((*merge.sections(run), *reviewed))
+        report = engine.examine(evidence, "run")
+        with suppress(DoctorError):
+            outputs.write_files(report, evidence)
+        return wording.serious(report)
+
+    run, history = leader.whole_run(events, judge, end_hung=options.end_hung)
+    evidence = Evidence((*merge.sections(run), *reviewed, history))
+    return run, engine.examine(evidence, "run"), evidence
 
 
 def _changes(report: Report, run: Run, prove: bool | None) -> tuple[tuple[str, ...], ...]:

@@ -1,0 +1,175 @@
+"""What differs between two times of one run: the phase that grew, on which ranks, and why."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean, median
+
+from msgspec.structs import replace
+
+from ddoctor import engine
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import Finding, Severity
+from ddoctor.proc.usage import neighbours
+from ddoctor.recorder.tape import CHECKPOINT, COLLECTIVE, COUNT, EVALUATION, PHASES
+from ddoctor.training.messages import Record
+from ddoctor.training.run import Run
+
+ALIKE = 0.5
+"""A rank whose phase grew by at least this share of the most is one of those that became slower."""
+TRANSFER = "transfer"
+ASIDE = (COLLECTIVE, CHECKPOINT, EVALUATION)
+WORSE = 1.5
+"""A finding of before whose cost has grown by this is the cause of a change, too."""
+TICK = 1.0
+"""Seconds between two readings of a host's counters, at most."""
+
+Steps = Callable[[int], bool]
+"""Whether a step belongs to them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grown:
+    """The phase whose growth explains a change."""
+
+    phase: str
+    ranks: tuple[int, ...]
+    """Empty: all."""
+    hosts: tuple[str, ...]
+    seconds: float
+    """Per step."""
+
+
+def compared(records: Sequence[Record], command: tuple[str, ...], step: int) -> Comparison | None:
+    """The steps of these records before and after one; None: too few are recorded on all ranks."""
+    before = run_of(records, command, lambda number: number < step)
+    after = run_of(records, command, lambda number: number >= step)
+    return Comparison(before, after) if before.judged and after.judged else None
+
+
+def run_of(records: Sequence[Record], command: tuple[str, ...], wanted: Steps) -> Run:
+    """The run in some of its steps, by their numbers."""
+    return Run(
+        records=[
+            replace(one, rows=tuple(row for row in one.rows if wanted(row.number)))
+            for one in records
+        ],
+        command=command,
+        warm_up=0,
+        limit="",
+        lost={},
+        hang_states={},
+    )
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The same run at two times."""
+
+    before: Run
+    after: Run
+
+    @cached_property
+    def _changes(self) -> dict[tuple[int, str], float]:
+        """Seconds per step that each phase of each rank takes more than before."""
+        then, now = _costs(self.before), _costs(self.after)
+        return {
+            (rank, phase): seconds - then[rank][phase]
+            for rank, phases in now.items()
+            for phase, seconds in phases.items()
+        }
+
+    @property
+    def explained(self) -> float:
+        """Seconds per step that the phases of the slowest rank have grown, without its waiting."""
+        by_rank: dict[int, float] = defaultdict(float)
+        for (rank, _), seconds in self._changes.items():
+            by_rank[rank] += seconds
+        return max(by_rank.values())
+
+    @property
+    def grown(self) -> Grown:
+        """What takes longer than before."""
+        changes = self._changes
+        _, phase = max(changes, key=lambda one: changes[one])
+        by_rank = {rank: changes[rank, one] for rank, one in changes if one == phase}
+        most = max(by_rank.values())
+        ranks = tuple(rank for rank, seconds in by_rank.items() if seconds >= ALIKE * most)
+        everywhere = len(ranks) == len(by_rank)
+        hosts = {one.rank: one.host for one in self.after.records}
+        return Grown(
+            phase=phase,
+            ranks=() if everywhere else ranks,
+            hosts=() if everywhere else tuple(sorted({hosts[rank] for rank in ranks})),
+            seconds=most,
+        )
+
+    @property
+    def longer_batches(self) -> float:
+        """How many times as many elements a batch has as before."""
+        then, now = _elements(self.before), _elements(self.after)
+        return now / then if then and now else 1.0
+
+    @property
+    def busier_neighbours(self) -> float:
+        """CPUs that other processes use more than before, on the host where that is most."""
+        then, now = _neighbours(self.before), _neighbours(self.after)
+        return max((now[host] - then[host] for host in now if host in then), default=0.0)
+
+
+def cause(before: Evidence, after: Evidence) -> Finding | None:
+    """The first finding of after that was none before, or costs more; None: there is none."""
+    known = {(one.cause, one.where.ranks): one for one in _findings(before)}
+    for finding in _findings(after):
+        old = known.get((finding.cause, finding.where.ranks))
+        if old is None or _cost(finding) > WORSE * _cost(old):
+            return finding
+    return None
+
+
+def _findings(evidence: Evidence) -> Iterator[Finding]:
+    for finding in engine.examine(evidence, "run").findings:
+        if finding.severity >= Severity.WARNING:
+            yield finding
+
+
+def _cost(finding: Finding) -> float:
+    return finding.cost.value if finding.cost is not None else 0.0
+
+
+def _costs(run: Run) -> dict[int, dict[str, float]]:
+    """Median seconds per step of each phase of each rank; of a collective only the transfer."""
+    costs = {}
+    for record in run.records:
+        rows = run.rows(record)
+        waiting = run.together.waiting[record.rank]
+        costs[record.rank] = {
+            name: median(row.phases[number] for row in rows)
+            for number, name in enumerate(PHASES)
+            if number not in ASIDE
+        }
+        costs[record.rank][TRANSFER] = median(
+            max(0.0, row.phases[COLLECTIVE] - waited)
+            for row, waited in zip(rows, waiting, strict=True)
+        )
+    return costs
+
+
+def _elements(run: Run) -> float:
+    rows = (row for record in run.records for row in run.rows(record))
+    return fmean(row.counts[COUNT["elements"]] for row in rows)
+
+
+def _neighbours(run: Run) -> dict[str, float]:
+    """CPUs that others used on each host in this time."""
+    on_host: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    for record in run.records:
+        begin, end = run.span(record.rank)
+        inside = [one for one in record.counters if begin - TICK <= one[0] <= end + TICK]
+        if len(inside) > 1:
+            (t0, used0, busy0), (t1, used1, busy1) = inside[0], inside[-1]
+            on_host[record.host].append((used1 - used0, busy1 - busy0, t1 - t0))
+    return {host: neighbours(uses) or 0.0 for host, uses in on_host.items()}

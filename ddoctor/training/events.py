@@ -1,0 +1,135 @@
+"""What happens in a long run, told at once: on the terminal, in a file, and to a command."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from contextlib import suppress
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddoctor import console
+from ddoctor.characters import tamed
+from ddoctor.errors import DoctorError
+from ddoctor.evidence import redaction
+from ddoctor.evidence.opening import without_waiting
+from ddoctor.evidence.run_history import Event, RunEvent
+from ddoctor.models import Finding
+from ddoctor.report import places
+from ddoctor.report.step_breakdown import unit
+
+COMMAND_SECONDS = 60.0
+"""A command that takes longer is ended."""
+MOST_AT_ONCE = 8
+"""Commands that run at the same time; while there are so many, events start no more."""
+
+
+class Events:
+    """Tells each event; what cannot be written or started never disturbs the run."""
+
+    def __init__(self, file: Path | None, command: str, attempt: int) -> None:
+        """``attempt``: the number of restarts before this one."""
+        self._file, self._words, self._attempt = file, shlex.split(command), attempt
+        self._began = time.monotonic()
+        self._running: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self.all: list[RunEvent] = []
+
+    def tell(self, event: Event, step: int, **facts: Any) -> None:
+        """Tell an event; ``facts``: the further fields of a RunEvent."""
+        told = redaction.redact(
+            RunEvent(
+                event=event,
+                step=step,
+                time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                seconds=round(time.monotonic() - self._began, 1),
+                attempt=self._attempt,
+                **facts,
+            )
+        )
+        self.all.append(told)
+        console.say(tamed(f"ddoctor: {line(told)}"))
+        text = msgspec.json.encode(told)
+        if self._file is not None:
+            with suppress(OSError), open(self._file, "ab", opener=without_waiting) as file:
+                file.write(text + b"\n")
+        self._start(text)
+
+    def _start(self, text: bytes) -> None:
+        """Start the command with this on its standard input, and wait for nothing."""
+        late = time.monotonic() - COMMAND_SECONDS
+        for began, process in self._running:
+            if began < late:
+                process.kill()
+        self._running = [one for one in self._running if one[1].poll() is None]
+        if not self._words or len(self._running) >= MOST_AT_ONCE:
+            return
+        with suppress(OSError):
+            process = subprocess.Popen(
+                self._words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            self._running.append((time.monotonic(), process))
+            assert process.stdin is not None
+            # A pipe holds more than an event, so this never waits for the command.
+            with process.stdin as pipe:
+                pipe.write(text + b"\n")
+
+
+def check(file: Path | None, command: str) -> None:
+    """Check that events can be told.
+
+    Raises:
+        DoctorError: the file cannot be written, or the command has a quote without its end.
+    """
+    try:
+        shlex.split(command)
+    except ValueError as error:
+        raise DoctorError(f"--on-event: {error} in '{command}'") from error
+    if file is not None:
+        try:
+            open(file, "a", opener=without_waiting).close()
+        except OSError as error:
+            raise DoctorError(f"cannot write {file}: {error.strerror}") from error
+
+
+def of_finding(finding: Finding) -> dict[str, Any]:
+    """The fields of an event that a finding explains."""
+    return {
+        "cause": finding.cause,
+        "title": finding.title,
+        "fix": finding.fixes[0].summary if finding.fixes else "",
+        "ranks": finding.where.ranks,
+        "hosts": finding.where.hosts,
+    }
+
+
+def line(event: RunEvent) -> str:
+    """An event in one line for people."""
+    at = f"step {event.step:,}"
+    where = f" on {places.ranks(event.ranks)}" if event.ranks else ""
+    why = f": {event.title}{where}" + (f"; fix: {event.fix}" if event.fix else "")
+    if event.event == "slower" and event.before and event.after:
+        took, takes = _seconds(event.before), _seconds(event.after)
+        what = f"; what grew: {event.phase}{where}"
+        return f"since {at} a step takes {takes} instead of {took}{what}"
+    if event.event == "cause":
+        return f"slower since {at}{why}"
+    if event.event == "recovered":
+        lost = f"; it cost {_seconds(event.lost_seconds)}" if event.lost_seconds else ""
+        return f"since {at} steps are as fast as before again{lost}"
+    if event.event == "hung":
+        return f"no step after {at} for {_seconds(event.lost_seconds or 0.0)}{why}"
+    if event.event == "resumed":
+        return f"the run goes on after {at}; it stood for {_seconds(event.lost_seconds or 0.0)}"
+    return f"the script has ended after {at}"
+
+
+def _seconds(seconds: float) -> str:
+    return unit(seconds)(seconds)

@@ -1,0 +1,79 @@
+"""Rank 0 asks all ranks for what they have recorded so far, while the script runs."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import msgspec
+
+from ddoctor.cluster.store import ClusterStore, compressed, decompressed, key
+from ddoctor.training.child import Child
+from ddoctor.training.messages import Record
+
+ANSWER_SECONDS = 20.0
+"""A rank answers within a tick; reading its stack takes up to 10 s."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 asks for."""
+
+    number: int
+    first: int
+    """The first step whose row is wanted."""
+    stack: bool = False
+    """Whether the stack of the main thread and the sections of the host are wanted, too."""
+
+
+class Answers:
+    """On every rank except rank 0: answers each window once."""
+
+    def __init__(self, store: ClusterStore, turn: int, child: Child) -> None:
+        self._store, self._turn, self._child = store, turn, child
+        self._done = 0
+
+    def look(self) -> None:
+        """Answer the last window, if there is a new one."""
+        window = self._store.get(key("window", self._turn), Window)
+        if window is None or window.number <= self._done:
+            return
+        self._done = window.number
+        record = self._child.so_far(window.first, stack=window.stack)
+        rank = self._child.launched.rank
+        self._store.set(key("row", self._turn, window.number, rank), compressed(record))
+
+
+class Gathering:
+    """On rank 0: one question at a time."""
+
+    def __init__(self, store: ClusterStore, turn: int, child: Child) -> None:
+        self._store, self._turn, self._child = store, turn, child
+        self._window: Window | None = None
+        self._own: Record | None = None
+        self._asked = 0.0
+        self._number = 0
+
+    @property
+    def asking(self) -> bool:
+        """Whether a question is open."""
+        return self._window is not None
+
+    def ask(self, first: int, *, stack: bool = False) -> None:
+        """Ask all ranks for their rows from a step on."""
+        self._number += 1
+        self._window = Window(number=self._number, first=first, stack=stack)
+        self._asked = perf_counter()
+        self._store.set(key("window", self._turn), self._window)
+        self._own = self._child.so_far(first, stack=stack)
+
+    def answers(self) -> list[Record] | None:
+        """The records of the ranks that answered, by rank; None: wait longer."""
+        assert self._window is not None
+        assert self._own is not None
+        size = self._child.launched.world_size
+        keys = {rank: key("row", self._turn, self._number, rank) for rank in range(1, size)}
+        texts = self._store.get_all(keys, str)
+        late = perf_counter() - self._asked > ANSWER_SECONDS * self._store.crowding
+        if len(texts) < len(keys) and not late:
+            return None
+        self._window = None
+        return [self._own, *(decompressed(texts[rank], Record) for rank in sorted(texts))]

@@ -1,0 +1,127 @@
+"""Where the steps of a long run become slower for good, or as fast as before again.
+
+The median of the last steps is compared with that of the steps before them. A change counts only
+beyond what chance and the machine do to medians: six standard errors of a median, and more than the
+medians of the run so far. GREYHOUND (ATC'25) asks for at least 10 slow steps, and so does this.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, sqrt
+from statistics import median
+
+WINDOWS = ((10, 1.3), (24, 1.09), (72, 1.09))
+"""Numbers of last steps, and the ratio of medians that is a change for each. 10 % of a step is what
+counts (docs/decisions.md); a large change shows in fewer steps, one in a noisy run needs more."""
+LONGEST = WINDOWS[-1][0]
+BEFORE = 144
+"""Steps whose median is the usual one."""
+FEWEST_BEFORE = 40
+ERRORS = 6.0
+NORMAL = 1.4826 * 1.2533
+"""Standard deviation by the median absolute deviation, times the error of a median by that."""
+BLOCK = 24
+BLOCKS, FEWEST_BLOCKS = 50, 6
+"""Medians of blocks of steps that are remembered; before there are so many, only a change beyond
+SURE is told."""
+SURE = 1.3
+MARGIN, RARE = 1.06, 25
+"""A change is larger by this than the blocks before, but for one in so many."""
+LIKE_BEFORE = 1.04
+"""A step that is at most so much slower than before is as before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A change of pace."""
+
+    step: int
+    """The first step at the new pace."""
+    before: float
+    after: float
+    """Seconds of a step, medians."""
+
+    @property
+    def factor(self) -> float:
+        """How many times as long a step takes."""
+        return self.after / self.before
+
+
+class Onsets:
+    """Follows the seconds of a rank's steps, one by one."""
+
+    def __init__(self) -> None:
+        self._before: deque[float] = deque(maxlen=BEFORE)
+        self._last: deque[tuple[int, float]] = deque(maxlen=LONGEST)
+        self._block: list[float] = []
+        self._blocks: deque[float] = deque(maxlen=BLOCKS)
+        self._usual = self._error = self._floor = inf
+
+    def add(self, step: int, seconds: float) -> Change | None:
+        """Add a step; return the change that it settles."""
+        if len(self._last) == LONGEST:
+            self._before.append(self._last[0][1])
+        self._last.append((step, seconds))
+        self._block.append(seconds)
+        if len(self._block) == BLOCK:
+            self._learn()
+        if self._usual == inf:
+            return None
+        for steps, factor in WINDOWS:
+            last = [one for _, one in self._last][-steps:]
+            if len(last) == steps and (after := median(last)) >= self._least(steps, factor):
+                begin = _first([*self._last], self._usual, after)
+                return Change(step=begin, before=self._usual, after=after)
+        return None
+
+    def accept(self, since: int, factor: float) -> None:
+        """Take a pace, ``factor`` times the seconds of before, for the usual one from a step on."""
+        kept = [one for one in self._last if one[0] >= since]
+        self._last = deque(kept, maxlen=LONGEST)
+        self._block.clear()
+        for known in (self._before, self._blocks):
+            scaled = [one * factor for one in known]
+            known.clear()
+            known.extend(scaled)
+        self._usual *= factor
+        self._error *= factor
+        self._floor *= factor
+
+    def as_before(self, before: float) -> bool:
+        """Whether the last steps are as fast as that again."""
+        last = [one for _, one in self._last][-BLOCK:]
+        return len(last) == BLOCK and median(last) <= LIKE_BEFORE * before
+
+    def _learn(self) -> None:
+        """Once a block: what is usual, and how much it varies."""
+        self._blocks.append(median(self._block))
+        self._block.clear()
+        if len(self._before) < FEWEST_BEFORE:
+            return
+        self._usual = usual = median(self._before)
+        spread = median(abs(one - usual) for one in self._before)
+        self._error = NORMAL * spread
+        # The last ones may be of the new pace.
+        known = sorted([*self._blocks][: -LONGEST // BLOCK])
+        high = known[-1 - len(known) // RARE] if len(known) >= FEWEST_BLOCKS else SURE * usual
+        self._floor = MARGIN * high
+
+    def _least(self, steps: int, factor: float) -> float:
+        """The smallest median of so many steps that is a change."""
+        return max(
+            factor * self._usual, self._usual + ERRORS * self._error / sqrt(steps), self._floor
+        )
+
+
+def _first(last: Sequence[tuple[int, float]], before: float, after: float) -> int:
+    """The step at which the change begins: the split with the least absolute deviations."""
+    gains = [abs(one - after) - abs(one - before) for _, one in last]
+    best, found, total = inf, last[-1][0], 0.0
+    for (step, _), gain in zip(reversed(last), reversed(gains), strict=True):
+        total += gain
+        if total <= best:
+            best, found = total, step
+    return found

@@ -1,0 +1,106 @@
+"""`ddoctor run --steps all`: rank 0 follows the run to its end, and stops nothing.
+
+It tells where the run becomes slower, where it hangs and where it goes on. A failure of what is
+done here is never one of the training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+
+from ddoctor.cluster.store import ClusterStore
+from ddoctor.evidence.run_history import RankHistory, RunHistory
+from ddoctor.models import Finding
+from ddoctor.training.child import Child
+from ddoctor.training.events import Events, of_finding
+from ddoctor.training.gathering import Gathering
+from ddoctor.training.hangs import Hangs
+from ddoctor.training.messages import Now, Record
+from ddoctor.training.pace import Pace
+from ddoctor.training.run import Run
+
+LAST_STEPS = 400
+"""Steps before a hang that its report judges."""
+
+Judge = Callable[[Run], Sequence[Finding]]
+"""Writes the report of a run that hangs, and returns its findings."""
+
+
+class WholeRun:
+    """Looks at rank 0's steps and at the states of all ranks."""
+
+    def __init__(
+        self,
+        child: Child,
+        store: ClusterStore,
+        turn: int,
+        events: Events,
+        judge: Judge,
+        command: tuple[str, ...],
+    ) -> None:
+        self._child, self._events, self._judge, self._command = child, events, judge, command
+        self._gathering = Gathering(store, turn, child)
+        self._pace = Pace(self._gathering, command, events)
+        self._hangs = Hangs(perf_counter())
+        self._states: Mapping[int, Now] = {}
+        self._told = self._asked = False
+        self._hung_seconds = 0.0
+
+    def look(self, states: Mapping[int, Now]) -> bool:
+        """Look once; whether the run hangs, and that has been told."""
+        now = perf_counter()
+        stood = self._hangs.pause
+        hangs = self._hangs.look(now, max(one.steps for one in states.values()), states)
+        if self._told and not hangs:
+            self._told = False
+            self._hung_seconds += now - stood
+            self._events.tell("resumed", self._child.done, lost_seconds=round(now - stood, 1))
+        self._pace.look(now, self._child.new_steps())
+        if self._asked:
+            answers = self._gathering.answers()
+            if answers is not None:
+                self._asked = False
+                if hangs:
+                    self._tell_hang(now - stood, answers)
+        elif hangs and not self._told and not self._gathering.asking:
+            self._states = dict(states)
+            self._gathering.ask(max(0, self._child.done - LAST_STEPS), stack=True)
+            self._asked = True
+        return self._told
+
+    def wait_longer(self, seconds: float) -> None:
+        """Count no time in which nothing was looked at."""
+        self._hangs.wait_longer(seconds)
+
+    def history(self, records: Sequence[Record]) -> RunHistory:
+        """What is known at the end of the run."""
+        done = max(record.done for record in records)
+        self._events.tell("ended", max(0, done - 1))
+        return RunHistory(
+            ranks=tuple(
+                RankHistory(rank=one.rank, host=one.host, stretches=one.stretches)
+                for one in records
+            ),
+            events=tuple(self._events.all),
+            seconds=round(max(record.ending.time for record in records), 1),
+            hung_seconds=round(self._hung_seconds, 1),
+        )
+
+    def _tell_hang(self, seconds: float, records: Sequence[Record]) -> None:
+        self._told = True
+        run = Run(
+            records=records,
+            command=self._command,
+            warm_up=0,
+            limit="no rank made progress",
+            lost={},
+            hang_states=self._states,
+        )
+        found = self._judge(run)
+        self._events.tell(
+            "hung",
+            self._child.done,
+            lost_seconds=round(seconds, 1),
+            **(of_finding(found[0]) if found else {}),
+        )
