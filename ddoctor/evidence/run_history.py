@@ -77,5 +77,3 @@ class RunHistory(RunSection, frozen=True, kw_only=True):
     events: tuple[RunEvent, ...] = ()
     seconds: float = 0.0
     """Duration of the script on rank 0."""
-    hung_seconds: float = 0.0
-    """Seconds of it without progress, which was told as a hang."""

@@ -12,6 +12,7 @@ from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.loading import LoaderCurve
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.probes import AllReduce, HostToDevice, Matmul, MemoryBandwidth
+from ddoctor.evidence.run_history import RunHistory
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.steps import Lines, MemoryOverTime, Steps
 from ddoctor.evidence.training import TrainingRun
@@ -40,6 +41,7 @@ SHOWN_ELSEWHERE = (
     MemoryOverTime,
     Pairs,
     Plan,
+    RunHistory,
     Steps,
 )
 """Sections that the page shows elsewhere."""

@@ -14,6 +14,8 @@ MODULES = (
     *(
         "ranks",
         "repeats",
+        "run_history",
+        "run_history_chart",
         "scale",
         "step_breakdown",
         "training",

@@ -14,7 +14,7 @@ from ddoctor import characters
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Report, Severity
-from ddoctor.report import bars, fitness, live, memory, plan, repeats, wording
+from ddoctor.report import bars, fitness, live, memory, plan, repeats, run_history, wording
 from ddoctor.report.facts import facts
 from ddoctor.report.step_breakdown import ALL, step_breakdown
 from ddoctor.report.waits import wait_matrix
@@ -50,6 +50,7 @@ def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
     yield from _facts(evidence, width)
     yield from _plan(evidence, width)
     yield from _live(evidence, width)
+    yield from _happened(evidence, width)
     yield from _steps(evidence, width)
     yield from _memory(evidence, width)
     for one in repeats.shown(report):
@@ -116,6 +117,18 @@ def _live(evidence: Evidence, width: int) -> Iterator[Text]:
             yield from _after(
                 Text(f"  {share:>4}  "), f"{what}, {who}" + (f", at {at}" if at else ""), width
             )
+
+
+def _happened(evidence: Evidence, width: int) -> Iterator[Text]:
+    for history in run_history.histories(evidence):
+        found = run_history.events(history)
+        if found.rows:
+            yield Text()
+            yield Text(found.title, style="bold")
+            for at, step, what, *rest in found.rows:
+                told = ", ".join(filter(None, rest))
+                told = f"step {step}: {what}" + (f" ({told})" if told else "")
+                yield from _after(Text(f"  {at}  ", style="dim"), told, width)
 
 
 def _steps(evidence: Evidence, width: int) -> Iterator[Text]:

@@ -17,6 +17,7 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import Outcome, RankEnding, TrainingRun, Trial, Trials
 from ddoctor.models import Verified
+from ddoctor.report import run_history
 from ddoctor.report.places import listed, ranks
 from ddoctor.report.scale import scaling
 from ddoctor.report.step_breakdown import TENTHS, StepBreakdown, step_breakdown
@@ -93,6 +94,7 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "recorded", run.unrecorded
         elif len(run.ranks) == 1 and not run.log:
             yield "ranks", "one process, which trains alone: torchrun starts several"
+    yield from run_history.rows(evidence)
     breakdown = step_breakdown(evidence)
     for traces in evidence.all(Traces):
         yield ("trace" if len(traces.files) == 1 else "traces"), _traced(traces, breakdown)

@@ -51,7 +51,8 @@ class Events:
             )
         )
         self.all.append(told)
-        console.say(tamed(f"ddoctor: {line(told)}"))
+        if event != "ended":
+            console.say(tamed(f"ddoctor: {line(told)}"))
         text = msgspec.json.encode(told)
         if self._file is not None:
             with suppress(OSError), open(self._file, "ab", opener=without_waiting) as file:

@@ -26,6 +26,7 @@ from ddoctor.training.child import Child, NewChild
 from ddoctor.training.events import Events
 from ddoctor.training.messages import UNRECORDED, Now, Record, TurnOrder, Unrecorded
 from ddoctor.training.run import Run
+from ddoctor.training.warm_up import MOST, settled, warm_up
 from ddoctor.training.whole_run import Judge, WholeRun
 
 # Every rank must know the step at which to stop before the fastest rank reaches it.
@@ -43,13 +44,6 @@ STOPPED_SECONDS = 10.0
 # Between two looks: this process was stopped itself, as by Ctrl-Z, and perhaps the ranks with it.
 PAUSED_SECONDS = 10.0
 FINISH_SECONDS = 5.0
-
-# The first steps allocate, compile and start workers. 15 % above the following steps is noise; 67 %
-# in a single step is not.
-FEWEST, MOST = 3, 30
-WINDOW = 5
-SETTLED = 1.15
-LIKE_THE_OTHERS = 1.67
 
 
 class Lead:
@@ -331,22 +325,3 @@ class _Watch:
 
 def _say_nothing(text: str) -> None:
     """What is under way; the training has the terminal."""
-
-
-def warm_up(seconds: Sequence[float], wanted: int) -> int | None:
-    """Number of warm-up steps, which do not count; None: too few steps to decide."""
-    window = max(1, min(WINDOW, wanted // 4))
-    for first in range(FEWEST, MOST):
-        ahead, later = seconds[first : first + window], seconds[first + window : first + 2 * window]
-        if len(later) < window:
-            return None
-        typical = median(later)
-        if median(ahead) <= SETTLED * typical and seconds[first] <= LIKE_THE_OTHERS * typical:
-            return first
-    return MOST
-
-
-def settled(seconds: Sequence[float], wanted: int) -> int:
-    """The warm-up of a finished run: at most half of its steps."""
-    found = warm_up(seconds, wanted)
-    return min(FEWEST if found is None else found, len(seconds) // 2)

@@ -107,15 +107,6 @@ class Pace:
         if found is None:
             return  # it is over
         compared = change.compared(records, self._command, found.step)
-        import sys
-
-        print(
-            "EXAMINE",
-            self._change,
-            [(r.rank, len(r.rows)) for r in records],
-            compared and (compared.longer_batches, compared.busier_neighbours, compared.grown),
-            file=sys.stderr,
-        )
         if compared is None:
             return  # too few steps are recorded yet
         if compared.longer_batches >= 1 + LONGER * (found.factor - 1):

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 
+from msgspec.structs import replace
+
 from ddoctor.cluster.store import ClusterStore
 from ddoctor.evidence.run_history import RankHistory, RunHistory
 from ddoctor.models import Finding
@@ -19,6 +21,7 @@ from ddoctor.training.hangs import Hangs
 from ddoctor.training.messages import Now, Record
 from ddoctor.training.pace import Pace
 from ddoctor.training.run import Run
+from ddoctor.training.warm_up import MOST
 
 LAST_STEPS = 400
 """Steps before a hang that its report judges."""
@@ -45,7 +48,6 @@ class WholeRun:
         self._hangs = Hangs(perf_counter())
         self._states: Mapping[int, Now] = {}
         self._told = self._asked = False
-        self._hung_seconds = 0.0
 
     def look(self, states: Mapping[int, Now]) -> bool:
         """Look once; whether the run hangs, and that has been told."""
@@ -54,7 +56,6 @@ class WholeRun:
         hangs = self._hangs.look(now, max(one.steps for one in states.values()), states)
         if self._told and not hangs:
             self._told = False
-            self._hung_seconds += now - stood
             self._events.tell("resumed", self._child.done, lost_seconds=round(now - stood, 1))
         self._pace.look(now, self._child.new_steps())
         if self._asked:
@@ -84,15 +85,15 @@ class WholeRun:
             ),
             events=tuple(self._events.all),
             seconds=round(max(record.ending.time for record in records), 1),
-            hung_seconds=round(self._hung_seconds, 1),
         )
 
     def _tell_hang(self, seconds: float, records: Sequence[Record]) -> None:
         self._told = True
         run = Run(
-            records=records,
+            # As if they had been ended: their states are those of a run that hangs.
+            records=[replace(one, ended_by_us=True, leaving=False) for one in records],
             command=self._command,
-            warm_up=0,
+            warm_up=min(MOST, self._child.done // 2),
             limit="no rank made progress",
             lost={},
             hang_states=self._states,
