@@ -1,7 +1,8 @@
-"""Prometheus metrics of `ddoctor attach --watch --prometheus`."""
+"""Prometheus metrics: the server, and those of `ddoctor attach --watch --prometheus`."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily, Metric
@@ -26,8 +27,8 @@ GAUGES = {
 """Help text and labels by name."""
 
 
-class Metrics(Collector):
-    """Serves the metrics of the last sample."""
+class Server(Collector):
+    """Serves what ``collect`` returns."""
 
     def __init__(self, where: str) -> None:
         """Listen at ``where``: a port of the loopback address, or ADDRESS:PORT.
@@ -35,16 +36,50 @@ class Metrics(Collector):
         Raises:
             DoctorError: ``where`` is malformed, or the port is in use.
         """
-        address, _, port = where.rpartition(":")
-        if not port.isdecimal() or int(port) not in PORTS:
-            raise DoctorError(f"--prometheus: no port from 1 to 65535 in '{where}'")
-        self._last: tuple[Report, Evidence] | None = None
+        address, port = place(where)
         registry = CollectorRegistry()
         registry.register(self)
         try:
-            start_http_server(int(port), address.strip("[]") or LOCAL, registry)
+            start_http_server(port, address, registry)
         except OSError as error:
             raise DoctorError(f"--prometheus {where}: {error.strerror or error}") from error
+
+
+def place(where: str) -> tuple[str, int]:
+    """Return the address and port of ``--prometheus``.
+
+    Raises:
+        DoctorError: there is no port.
+    """
+    address, _, port = where.rpartition(":")
+    if not port.isdecimal() or int(port) not in PORTS:
+        raise DoctorError(f"--prometheus: no port from 1 to 65535 in '{where}'")
+    return address.strip("[]") or LOCAL, int(port)
+
+
+def check(where: str) -> None:
+    """Check that it is possible to listen there now.
+
+    Raises:
+        DoctorError: ``where`` is malformed, or the port is in use.
+    """
+    address, port = place(where)
+    try:
+        family, *_, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            one.bind(found)
+    except OSError as error:
+        raise DoctorError(f"--prometheus {where}: {error.strerror or error}") from error
+
+
+class Metrics(Server):
+    """Serves the metrics of the last sample."""
+
+    def __init__(self, where: str) -> None:
+        """Listen at ``where``; DoctorError as ``Server``."""
+        self._last: tuple[Report, Evidence] | None = None
+        super().__init__(where)
 
     def show(self, report: Report, evidence: Evidence) -> None:
         """Serve the metrics of this report from now on."""

@@ -16,6 +16,7 @@ from ddoctor.report.wording import Grid, counted
 START, END = "before the first step", "after the last step"
 EVENTS = 40
 """At most this many events are shown, the last ones."""
+NO_BREAK = "\N{NO-BREAK SPACE}"
 HEAD = ("at", "step", "what", "where", "cost", "why")
 
 
@@ -106,8 +107,8 @@ def _what(event: RunEvent) -> str:
 def clock(seconds: float) -> str:
     """Return a duration, say ``41.2 s``, ``12 min 5 s`` or ``3 h 7 min``."""
     if seconds < 60:
-        return f"{seconds:.1f} s"
+        return f"{seconds:.1f}{NO_BREAK}s"
     minutes, rest = divmod(round(seconds), 60)
     if minutes < 60:
-        return f"{minutes} min {rest} s"
-    return f"{minutes // 60:,} h {minutes % 60} min"
+        return f"{minutes}{NO_BREAK}min {rest}{NO_BREAK}s"
+    return f"{minutes // 60:,}{NO_BREAK}h {minutes % 60}{NO_BREAK}min"

@@ -22,6 +22,7 @@ from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
 from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.run_history import Stretch
 from ddoctor.evidence.training import RankEnding
 from ddoctor.proc import interruption, processes, usage
 from ddoctor.proc.folder import TAG, TemporaryFolder
@@ -162,6 +163,11 @@ class Child:
             return []
         self._history_at = perf_counter()
         return self._history.read(self._tape)
+
+    @property
+    def last_stretch(self) -> Stretch | None:
+        """The last steps, if it is followed to its end."""
+        return self._history.last if self._history is not None else None
 
     @property
     def interrupted(self) -> bool:

@@ -101,6 +101,11 @@ class History:
             found.append((number, max(seconds - aside, 1e-7)))
         return found
 
+    @property
+    def last(self) -> Stretch | None:
+        """The last steps; None: there are none."""
+        return self._steps[-1].stretch(self._began) if self._steps else None
+
     def stretches(self) -> tuple[Stretch, ...]:
         """All of it so far."""
         return tuple(one.stretch(self._began) for one in self._steps)

@@ -27,7 +27,7 @@ from ddoctor.training.events import Events
 from ddoctor.training.messages import UNRECORDED, Now, Record, TurnOrder, Unrecorded
 from ddoctor.training.run import Run
 from ddoctor.training.warm_up import MOST, settled, warm_up
-from ddoctor.training.whole_run import Judge, WholeRun
+from ddoctor.training.whole_run import Judge, Show, WholeRun
 
 # Every rank must know the step at which to stop before the fastest rank reaches it.
 NEWS_SECONDS = 2.0
@@ -71,7 +71,9 @@ class Lead:
         watch = _Watch(self._child, self._store, self._turn, steps, seconds, started)
         return self._followed(watch, steps)
 
-    def whole_run(self, events: Events, judge: Judge, *, end_hung: bool) -> tuple[Run, RunHistory]:
+    def whole_run(
+        self, events: Events, judge: Judge, show: Show | None, *, end_hung: bool
+    ) -> tuple[Run, RunHistory]:
         """Follow the script to its own end; return the records of its last steps and its history.
 
         ``end_hung``: end a run that hangs.
@@ -80,7 +82,7 @@ class Lead:
             Unrecorded: a rank cannot be recorded.
         """
         child, store = self._child, self._store
-        whole = WholeRun(child, store, self._turn, events, judge, self._command)
+        whole = WholeRun(child, store, self._turn, events, judge, self._command, show)
         watch = _Watch(child, store, self._turn, MOST, inf, _say_nothing, whole, end_hung)
         run = self._followed(watch, MOST)
         return run, whole.history(run.records)

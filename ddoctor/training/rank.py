@@ -180,6 +180,10 @@ def _asked(words: Sequence[str], given: Sequence[str], launched: LaunchedRank) -
         outputs = options.of_attempt(restarts()).outputs(Path(command[0])) if leads else None
         if launched.rank == 0:
             events.check(options.events, options.on_event)
+            if options.prometheus is not None:
+                from ddoctor.report import metrics
+
+                metrics.check(options.prometheus)
         if options.memory:
             _check_memory(options.device_memory, launched)
     except DoctorError:

@@ -26,6 +26,7 @@ from ddoctor.training.events import Events
 from ddoctor.training.lead import Lead
 from ddoctor.training.options import TRIAL_SECONDS, RunOptions
 from ddoctor.training.run import Run
+from ddoctor.training.whole_run import Show
 
 TRIAL_STEPS = 30
 TURNS = 2
@@ -113,9 +114,21 @@ def _whole(
             outputs.write_files(report, evidence)
         return wording.serious(report)
 
-    run, history = leader.whole_run(events, judge, end_hung=options.end_hung)
+    show = _served(options.prometheus) if options.prometheus is not None else None
+    run, history = leader.whole_run(events, judge, show, end_hung=options.end_hung)
     evidence = Evidence((*merge.sections(run), *reviewed, history))
     return run, engine.examine(evidence, "run"), evidence
+
+
+def _served(where: str) -> Show | None:
+    """Serves metrics; None: another process has taken the port since it was checked."""
+    from ddoctor.training.run_metrics import RunMetrics
+
+    try:
+        return RunMetrics(where).show
+    except DoctorError as error:
+        console.say(f"ddoctor: {error}; the run goes on without")
+        return None
 
 
 def _changes(report: Report, run: Run, prove: bool | None) -> tuple[tuple[str, ...], ...]:

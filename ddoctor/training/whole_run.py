@@ -6,13 +6,15 @@ done here is never one of the training.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter
 
 from msgspec.structs import replace
 
 from ddoctor.cluster.store import ClusterStore
-from ddoctor.evidence.run_history import RankHistory, RunHistory
+from ddoctor.evidence.run_history import RankHistory, RunHistory, Stretch
 from ddoctor.models import Finding
 from ddoctor.training.child import Child
 from ddoctor.training.events import Events, of_finding
@@ -29,6 +31,22 @@ LAST_STEPS = 400
 Judge = Callable[[Run], Sequence[Finding]]
 """Writes the report of a run that hangs, and returns its findings."""
 
+Show = Callable[["Figures"], None]
+"""Serves the figures of a look."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """A run at a moment."""
+
+    steps: dict[int, int]
+    """Steps of each rank so far."""
+    hung: bool
+    events: dict[str, int]
+    """Number of events by their name."""
+    stretch: Stretch | None
+    """The last steps of rank 0."""
+
 
 class WholeRun:
     """Looks at rank 0's steps and at the states of all ranks."""
@@ -41,8 +59,11 @@ class WholeRun:
         events: Events,
         judge: Judge,
         command: tuple[str, ...],
+        show: Show | None,
     ) -> None:
+        """``show``: gets the figures of each look."""
         self._child, self._events, self._judge, self._command = child, events, judge, command
+        self._show = show
         self._gathering = Gathering(store, turn, child)
         self._pace = Pace(self._gathering, command, events)
         self._hangs = Hangs(perf_counter())
@@ -68,7 +89,17 @@ class WholeRun:
             self._states = dict(states)
             self._gathering.ask(max(0, self._child.done - LAST_STEPS), stack=True)
             self._asked = True
+        if self._show is not None:
+            self._show(self._figures(states))
         return self._told
+
+    def _figures(self, states: Mapping[int, Now]) -> Figures:
+        return Figures(
+            steps={rank: state.steps for rank, state in states.items()},
+            hung=self._told,
+            events=dict(Counter(event.event for event in self._events.all)),
+            stretch=self._child.last_stretch,
+        )
 
     def wait_longer(self, seconds: float) -> None:
         """Count no time in which nothing was looked at."""
