@@ -24,6 +24,8 @@ from ddoctor.report.step_breakdown import unit
 
 COMMAND_SECONDS = 60.0
 """A command that takes longer is ended."""
+LAST_SECONDS = 5.0
+"""The same at the end of the run, for all that still run."""
 MOST_AT_ONCE = 8
 """Commands that run at the same time; while there are so many, events start no more."""
 
@@ -58,6 +60,15 @@ class Events:
             with suppress(OSError), open(self._file, "ab", opener=without_waiting) as file:
                 file.write(text + b"\n")
         self._start(text)
+
+    def close(self) -> None:
+        """Give the commands that still run a moment, and end them."""
+        until = time.monotonic() + LAST_SECONDS
+        for _, process in self._running:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+            process.kill()
+            process.wait()
 
     def _start(self, text: bytes) -> None:
         """Start the command with this on its standard input, and wait for nothing."""
@@ -115,7 +126,8 @@ def line(event: RunEvent) -> str:
     """An event in one line for people."""
     at = f"step {event.step:,}"
     where = f" on {places.ranks(event.ranks)}" if event.ranks else ""
-    why = f": {event.title}{where}" + (f"; fix: {event.fix}" if event.fix else "")
+    why = f": {event.title}{where}" if event.title else ""
+    why += f"; fix: {event.fix}" if event.fix else ""
     if event.event == "slower" and event.before and event.after:
         took, takes = _seconds(event.before), _seconds(event.after)
         what = f"; what grew: {event.phase}{where}"

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import median
 
-WINDOWS = ((10, 1.3), (24, 1.09), (72, 1.09))
-"""Numbers of last steps, and the ratio of medians that is a change for each. 10 % of a step is what
-counts (docs/decisions.md); a large change shows in fewer steps, one in a noisy run needs more."""
+WINDOWS = ((11, 0.1, 1.3), (24, 0.5, 1.09), (72, 0.5, 1.09))
+"""Numbers of last steps, the quantile of them that must have changed, and its ratio to the median
+of before. 10 % of a step is what counts (docs/decisions.md); a large change shows in few steps, if
+nearly all of them are slow, and one in a noisy run needs more."""
 LONGEST = WINDOWS[-1][0]
 BEFORE = 144
 """Steps whose median is the usual one."""
@@ -70,10 +71,11 @@ class Onsets:
             self._learn()
         if self._usual == inf:
             return None
-        for steps, factor in WINDOWS:
-            last = [one for _, one in self._last][-steps:]
-            if len(last) == steps and (after := median(last)) >= self._least(steps, factor):
-                begin = _first([*self._last], self._usual, after)
+        for steps, share, factor in WINDOWS:
+            last = sorted(one for _, one in [*self._last][-steps:])
+            if len(last) == steps and last[int(share * steps)] >= self._least(steps, factor):
+                begin = _first([*self._last], self._usual, median(last))
+                after = median(one for number, one in self._last if number >= begin)
                 return Change(step=begin, before=self._usual, after=after)
         return None
 
@@ -90,9 +92,9 @@ class Onsets:
         self._error *= factor
         self._floor *= factor
 
-    def as_before(self, before: float) -> bool:
-        """Whether the last steps are as fast as that again."""
-        last = [one for _, one in self._last][-BLOCK:]
+    def as_before(self, change: Change, before: float) -> bool:
+        """Whether the last steps, all of them after a change, are as fast as that again."""
+        last = [one for number, one in self._last if number >= change.step][-BLOCK:]
         return len(last) == BLOCK and median(last) <= LIKE_BEFORE * before
 
     def _learn(self) -> None:

@@ -68,7 +68,7 @@ class Pace:
                 self._lost = (found.after - found.before) * (step - found.step + 1)
             return
         self._lost += seconds - self._usual
-        if self._onsets.as_before(self._usual):
+        if self._onsets.as_before(self._change, self._usual):
             if self._told:
                 since = step - BLOCK + 1
                 self._events.tell(

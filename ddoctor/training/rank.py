@@ -178,12 +178,12 @@ def _asked(words: Sequence[str], given: Sequence[str], launched: LaunchedRank) -
         # The output files are on the host of rank 0: its other ranks find the same error.
         leads = launched.rank == launched.local_rank
         outputs = options.of_attempt(restarts()).outputs(Path(command[0])) if leads else None
-        if launched.rank == 0:
+        if leads:
             events.check(options.events, options.on_event)
-            if options.prometheus is not None:
-                from ddoctor.report import metrics
+        if options.prometheus is not None and leads:
+            from ddoctor.report import metrics
 
-                metrics.check(options.prometheus)
+            metrics.check(options.prometheus)
         if options.memory:
             _check_memory(options.device_memory, launched)
     except DoctorError:

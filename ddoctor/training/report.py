@@ -116,6 +116,7 @@ def _whole(
 
     show = _served(options.prometheus) if options.prometheus is not None else None
     run, history = leader.whole_run(events, judge, show, end_hung=options.end_hung)
+    events.close()
     evidence = Evidence((*merge.sections(run), *reviewed, history))
     return run, engine.examine(evidence, "run"), evidence
 
