@@ -14,16 +14,16 @@ class RunEvent(Part, frozen=True, kw_only=True):
 
     event: Event
     """slower: steps take longer than before, for good. cause: what explains that. recovered: they
-    are as before again. hung: no step for longer than the run's own pauses. resumed: it goes on
-    after that. ended: the script has ended on all ranks."""
-    time: str
+    are as before again. hung: no step for longer than the run's own pauses. resumed: it
+    continues after that. ended: the script has ended on all ranks."""
+    step: int
+    """The step with which it began; steps count from 0."""
+    time: str = ""
     """ISO 8601, UTC."""
-    seconds: float
+    seconds: float = 0.0
     """Seconds since the start of the script on rank 0."""
     attempt: int = 0
     """Number of restarts by the launcher before this one."""
-    step: int
-    """The step with which it began; steps count from 0."""
     before: float | None = None
     after: float | None = None
     """Median seconds of a step before and after it."""

@@ -99,7 +99,7 @@ def _what(event: RunEvent) -> str:
     if event.event == "slower" and event.before and event.after:
         took, takes = (unit(one)(one) for one in (event.before, event.after))
         return f"slower: {took} → {takes}, {event.phase}"
-    return {"cause": "why it is slower", "hung": "no progress", "resumed": "goes on"}.get(
+    return {"cause": "why it is slower", "hung": "no progress", "resumed": "continues"}.get(
         event.event, event.event
     )
 

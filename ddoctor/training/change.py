@@ -24,11 +24,10 @@ TRANSFER = "transfer"
 ASIDE = (COLLECTIVE, CHECKPOINT, EVALUATION)
 WORSE = 1.5
 """A finding of before whose cost has grown by this is the cause of a change, too."""
-TICK = 1.0
-"""Seconds between two readings of a host's counters, at most."""
-
 Steps = Callable[[int], bool]
 """Whether a step belongs to them."""
+Counters = Sequence[tuple[float, float, float]]
+"""As in a record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,9 +166,10 @@ def _neighbours(run: Run) -> dict[str, float]:
     """CPUs that others used on each host in this time."""
     on_host: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
     for record in run.records:
-        begin, end = run.span(record.rank)
-        inside = [one for one in record.counters if begin - TICK <= one[0] <= end + TICK]
-        if len(inside) > 1:
-            (t0, used0, busy0), (t1, used1, busy1) = inside[0], inside[-1]
-            on_host[record.host].append((used1 - used0, busy1 - busy0, t1 - t0))
+        first, last = (_nearest(record.counters, moment) for moment in run.span(record.rank))
+        on_host[record.host].append((last[1] - first[1], last[2] - first[2], last[0] - first[0]))
     return {host: neighbours(uses) or 0.0 for host, uses in on_host.items()}
+
+
+def _nearest(counters: Counters, moment: float) -> tuple[float, float, float]:
+    return min(counters, key=lambda one: abs(one[0] - moment), default=(0.0, 0.0, 0.0))

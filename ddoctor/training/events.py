@@ -1,4 +1,4 @@
-"""What happens in a long run, told at once: on the terminal, in a file, and to a command."""
+"""What happens in a long run, reported at once: on the terminal, in a file, and to a command."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import time
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from ddoctor import console
 from ddoctor.characters import tamed
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import redaction
 from ddoctor.evidence.opening import without_waiting
-from ddoctor.evidence.run_history import Event, RunEvent
+from ddoctor.evidence.run_history import RunEvent
 from ddoctor.models import Finding
 from ddoctor.report import places
 from ddoctor.report.step_breakdown import unit
@@ -27,7 +27,7 @@ COMMAND_SECONDS = 60.0
 LAST_SECONDS = 5.0
 """The same at the end of the run, for all that still run."""
 MOST_AT_ONCE = 8
-"""Commands that run at the same time; while there are so many, events start no more."""
+"""Commands that run at the same time; then an event starts no further one."""
 
 
 class Events:
@@ -40,20 +40,18 @@ class Events:
         self._running: list[tuple[float, subprocess.Popen[bytes]]] = []
         self.all: list[RunEvent] = []
 
-    def tell(self, event: Event, step: int, **facts: Any) -> None:
-        """Tell an event; ``facts``: the further fields of a RunEvent."""
+    def tell(self, event: RunEvent) -> None:
+        """Report an event, with its time."""
         told = redaction.redact(
-            RunEvent(
-                event=event,
-                step=step,
+            replace(
+                event,
                 time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
                 seconds=round(time.monotonic() - self._began, 1),
                 attempt=self._attempt,
-                **facts,
             )
         )
         self.all.append(told)
-        if event != "ended":
+        if event.event != "ended":
             console.say(tamed(f"ddoctor: {line(told)}"))
         text = msgspec.json.encode(told)
         if self._file is not None:
@@ -95,7 +93,7 @@ class Events:
 
 
 def check(file: Path | None, command: str) -> None:
-    """Check that events can be told.
+    """Check that events can be reported.
 
     Raises:
         DoctorError: the file cannot be written, or the command has a quote without its end.
@@ -111,15 +109,16 @@ def check(file: Path | None, command: str) -> None:
             raise DoctorError(f"cannot write {file}: {error.strerror}") from error
 
 
-def of_finding(finding: Finding) -> dict[str, Any]:
-    """The fields of an event that a finding explains."""
-    return {
-        "cause": finding.cause,
-        "title": finding.title,
-        "fix": finding.fixes[0].summary if finding.fixes else "",
-        "ranks": finding.where.ranks,
-        "hosts": finding.where.hosts,
-    }
+def explained(event: RunEvent, finding: Finding) -> RunEvent:
+    """An event with the cause that a finding names."""
+    return replace(
+        event,
+        cause=finding.cause,
+        title=finding.title,
+        fix=finding.fixes[0].summary if finding.fixes else "",
+        ranks=finding.where.ranks,
+        hosts=finding.where.hosts,
+    )
 
 
 def line(event: RunEvent) -> str:
@@ -140,7 +139,7 @@ def line(event: RunEvent) -> str:
     if event.event == "hung":
         return f"no step after {at} for {_seconds(event.lost_seconds or 0.0)}{why}"
     if event.event == "resumed":
-        return f"the run goes on after {at}; it stood for {_seconds(event.lost_seconds or 0.0)}"
+        return f"the run continues after {at}; it stood for {_seconds(event.lost_seconds or 0.0)}"
     return f"the script has ended after {at}"
 
 

@@ -12,8 +12,8 @@ QUIET_SECONDS = 30.0
 LONGER = 3.0
 """Nor is one that is shorter than this many times the longest so far, such as an evaluation."""
 BUSY_SECONDS = 60.0
-"""The same as QUIET_SECONDS while all ranks use a CPU outside of collectives without beginning
-anything new: as NCCL's callers do while they wait for a GPU."""
+"""The same while all ranks use a CPU outside of collectives, and none begins anything new. Callers
+of NCCL do so while they wait for a GPU."""
 AT_WORK_SECONDS = 540.0
 """The same while some ranks do so and the others wait for them. By default the watchdog of
 torch.distributed ends a run that uses NCCL after 600 s."""
@@ -23,7 +23,7 @@ class Hangs:
     """Follows the states of all ranks."""
 
     def __init__(self, now: float) -> None:
-        """``now``: seconds of the clock by which the others are told, too."""
+        """``now``: seconds of any clock, the same in all calls."""
         self._steps = 0
         self._step_at = now
         self._longest = 0.0

@@ -11,7 +11,7 @@ from ddoctor.evidence.run_history import Stretch
 from ddoctor.recorder.tape import CHECKPOINT, DONE, END_ROWS, EVALUATION, PHASES, Tape
 
 MOST_STRETCHES = 256
-"""When there are so many, each two neighbours become one."""
+"""When there are more, each two neighbours become one."""
 FIRST_STEPS = 16
 BIN = 0.02
 """Seconds of steps are counted in bins of 2 %."""

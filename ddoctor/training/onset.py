@@ -15,8 +15,8 @@ from statistics import median
 
 WINDOWS = ((11, 0.1, 1.3), (24, 0.5, 1.09), (72, 0.5, 1.09))
 """Numbers of last steps, the quantile of them that must have changed, and its ratio to the median
-of before. 10 % of a step is what counts (docs/decisions.md); a large change shows in few steps, if
-nearly all of them are slow, and one in a noisy run needs more."""
+of before. 10 % of a step is what counts (docs/decisions.md). A large change shows in few steps, if
+nearly all of them are slow. One in a noisy run needs more."""
 LONGEST = WINDOWS[-1][0]
 BEFORE = 144
 """Steps whose median is the usual one."""
@@ -26,11 +26,11 @@ NORMAL = 1.4826 * 1.2533
 """Standard deviation by the median absolute deviation, times the error of a median by that."""
 BLOCK = 24
 BLOCKS, FEWEST_BLOCKS = 50, 6
-"""Medians of blocks of steps that are remembered; before there are so many, only a change beyond
-SURE is told."""
+"""Medians of blocks of steps that are remembered. As long as there are fewer, only a change beyond
+SURE counts."""
 SURE = 1.3
 MARGIN, RARE = 1.06, 25
-"""A change is larger by this than the blocks before, but for one in so many."""
+"""A change is larger by this than the blocks before, except for one in this number."""
 LIKE_BEFORE = 1.04
 """A step that is at most so much slower than before is as before."""
 
@@ -112,7 +112,7 @@ class Onsets:
         self._floor = MARGIN * high
 
     def _least(self, steps: int, factor: float) -> float:
-        """The smallest median of so many steps that is a change."""
+        """The smallest median of this number of steps that is a change."""
         return max(
             factor * self._usual, self._usual + ERRORS * self._error / sqrt(steps), self._floor
         )

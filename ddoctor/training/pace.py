@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from ddoctor.evidence.run_history import RunEvent
 from ddoctor.evidence.section import Evidence
 from ddoctor.training import change, merge
-from ddoctor.training.events import Events, of_finding
+from ddoctor.training.events import Events, explained
 from ddoctor.training.gathering import Gathering
 from ddoctor.training.messages import Record
 from ddoctor.training.onset import BLOCK, Change, Onsets
@@ -20,7 +21,7 @@ BUSIER = 0.3
 EXPLAINED = 0.5
 """Nor is it clear what a change is of which the phases of the slowest rank show a smaller share."""
 BRIEF_SECONDS = 20.0
-"""Such a change is told only after this time."""
+"""Such a change is reported only after this time."""
 CAUSE_SECONDS, CAUSE_STEPS = 10.0, 40
 """After a change, its cause is looked for when this time and these steps are over."""
 AGAIN_SECONDS = 1.0
@@ -33,11 +34,11 @@ class Pace:
         self._gathering, self._command, self._events = gathering, command, events
         self._onsets = Onsets()
         self._change: Change | None = None
-        """The change that is examined, or that has been told and is not over."""
+        """The change that is examined, or that has been reported and is not over."""
         self._usual = 0.0
         """Seconds of a step before all of it."""
         self._pace = 0.0
-        """The same since the last change that was told."""
+        """The same since the last change that was reported."""
         self._began = self._next = 0.0
         self._last = 0
         self._lost = 0.0
@@ -71,8 +72,9 @@ class Pace:
         if self._onsets.as_before(self._change, self._usual):
             if self._told:
                 since = step - BLOCK + 1
+                lost = round(self._lost, 3)
                 self._events.tell(
-                    "recovered", since, after=self._usual, lost_seconds=round(self._lost, 3)
+                    RunEvent(event="recovered", step=since, after=self._usual, lost_seconds=lost)
                 )
                 self._onsets.accept(since, self._usual / self._pace)
             self._drop()
@@ -102,7 +104,7 @@ class Pace:
             self._answered = self._explain
 
     def _examine(self, now: float, records: Sequence[Record]) -> None:
-        """Settle whether a change is told, and where it is."""
+        """Settle whether a change is reported, and where it is."""
         found = self._change
         if found is None:
             return  # it is over
@@ -113,9 +115,9 @@ class Pace:
             self._onsets.accept(found.step, found.factor)
             self._drop()
             return
-        explained = compared.explained >= EXPLAINED * (found.after - found.before)
+        clear = compared.explained >= EXPLAINED * (found.after - found.before)
         if now - self._began < BRIEF_SECONDS and (
-            compared.busier_neighbours >= BUSIER or not explained
+            compared.busier_neighbours >= BUSIER or not clear
         ):
             return
         self._told = True
@@ -124,13 +126,15 @@ class Pace:
         self._pace = found.after
         grown = compared.grown
         self._events.tell(
-            "slower",
-            found.step,
-            before=found.before,
-            after=found.after,
-            phase=grown.phase,
-            ranks=grown.ranks,
-            hosts=grown.hosts,
+            RunEvent(
+                event="slower",
+                step=found.step,
+                before=found.before,
+                after=found.after,
+                phase=grown.phase,
+                ranks=grown.ranks,
+                hosts=grown.hosts,
+            )
         )
 
     def _explain(self, now: float, records: Sequence[Record]) -> None:
@@ -144,4 +148,4 @@ class Pace:
             return
         found = change.cause(before, Evidence(merge.sections(after)))
         if found is not None:
-            self._events.tell("cause", begin, **of_finding(found))
+            self._events.tell(explained(RunEvent(event="cause", step=begin), found))

@@ -128,7 +128,7 @@ def _served(where: str) -> Show | None:
     try:
         return RunMetrics(where).show
     except DoctorError as error:
-        console.say(f"ddoctor: {error}; the run goes on without")
+        console.say(f"ddoctor: {error}; the run continues without")
         return None
 
 

@@ -33,6 +33,9 @@ BY_HAND = (
 )
 
 
+NO_RESTART = "--max-restarts=0"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Rewritten:
     """A launch command that runs its script under ddoctor."""
@@ -59,8 +62,12 @@ class _Split:
         return first == "-m" or first.endswith(".py") or os.sep in first
 
 
-def rewritten(command: Sequence[str], options: Sequence[str]) -> Rewritten:
+def rewritten(
+    command: Sequence[str], options: Sequence[str], *, restarts: bool = False
+) -> Rewritten:
     """Rewrite a launch command so that it runs the same script under ddoctor.
+
+    ``restarts``: whether the launcher may restart its ranks, if the command says so.
 
     Raises:
         DoctorError: the command has no script, or its launcher is unknown.
@@ -73,8 +80,9 @@ def rewritten(command: Sequence[str], options: Sequence[str]) -> Rewritten:
     if ASSIGNMENT.match(words[0]):
         words.insert(0, "env")
     starter, split = _find(words)
+    head = [word for word in split.head if not restarts or word != NO_RESTART]
     return Rewritten(
-        words=(*words[: starter + 1], *split.head, "ddoctor.probe", "run", *options, *split.script),
+        words=(*words[: starter + 1], *head, "ddoctor.probe", "run", *options, *split.script),
         starter=starter,
         script=tuple(split.script),
     )
@@ -197,7 +205,7 @@ def _launcher(
         del head[-1]
     if getattr(parsed, "max_restarts", 0):
         # ddoctor exits with 1 if it has findings: torchrun must not restart the rank.
-        head.append("--max-restarts=0")
+        head.append(NO_RESTART)
     if parsed.module:
         return _Split(head=head, script=["-m", *script])
     if parsed.no_python and (inner := _executed(script)) is not None:

@@ -33,7 +33,7 @@ def start(options: RunOptions, command: Sequence[str]) -> NoReturn:
         DoctorError: the options or the command are wrong, or the command's Python lacks ddoctor.
     """
     options.check()
-    changed = rewritten(command, words(RunOptions, options))
+    changed = rewritten(command, words(RunOptions, options), restarts=options.whole)
     if changed.starter == 0:
         # Python starts on this host, so the files and the script can be checked here.
         options.outputs(Path(changed.script[0]))

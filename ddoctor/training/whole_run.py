@@ -1,7 +1,7 @@
 """`ddoctor run --steps all`: rank 0 follows the run to its end, and stops nothing.
 
-It tells where the run becomes slower, where it hangs and where it goes on. A failure of what is
-done here is never one of the training.
+It reports where the run becomes slower, where it hangs and where it continues. A failure of what
+is done here is never one of the training.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from time import perf_counter
 from msgspec.structs import replace
 
 from ddoctor.cluster.store import ClusterStore
-from ddoctor.evidence.run_history import RankHistory, RunHistory, Stretch
+from ddoctor.evidence.run_history import RankHistory, RunEvent, RunHistory, Stretch
 from ddoctor.models import Finding
 from ddoctor.training.child import Child
-from ddoctor.training.events import Events, of_finding
+from ddoctor.training.events import Events, explained
 from ddoctor.training.gathering import Gathering
 from ddoctor.training.hangs import Hangs
 from ddoctor.training.messages import Now, Record
@@ -32,7 +32,7 @@ Judge = Callable[[Run], Sequence[Finding]]
 """Writes the report of a run that hangs, and returns its findings."""
 
 Show = Callable[["Figures"], None]
-"""Serves the figures of a look."""
+"""Serves the figures of a moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ class WholeRun:
         command: tuple[str, ...],
         show: Show | None,
     ) -> None:
-        """``show``: gets the figures of each look."""
+        """``show``: gets the figures at each tick."""
         self._child, self._events, self._judge, self._command = child, events, judge, command
         self._show = show
         self._gathering = Gathering(store, turn, child)
@@ -71,13 +71,14 @@ class WholeRun:
         self._told = self._asked = False
 
     def look(self, states: Mapping[int, Now]) -> bool:
-        """Look once; whether the run hangs, and that has been told."""
+        """Look once; whether the run hangs, and that has been reported."""
         now = perf_counter()
         stood = self._hangs.pause
         hangs = self._hangs.look(now, max(one.steps for one in states.values()), states)
         if self._told and not hangs:
             self._told = False
-            self._events.tell("resumed", self._child.done, lost_seconds=round(now - stood, 1))
+            lost = round(now - stood, 1)
+            self._events.tell(RunEvent(event="resumed", step=self._child.done, lost_seconds=lost))
         self._pace.look(now, self._child.new_steps())
         if self._asked:
             answers = self._gathering.answers()
@@ -108,7 +109,7 @@ class WholeRun:
     def history(self, records: Sequence[Record]) -> RunHistory:
         """What is known at the end of the run."""
         done = max(record.done for record in records)
-        self._events.tell("ended", max(0, done - 1))
+        self._events.tell(RunEvent(event="ended", step=max(0, done - 1)))
         return RunHistory(
             ranks=tuple(
                 RankHistory(rank=one.rank, host=one.host, stretches=one.stretches)
@@ -130,9 +131,5 @@ class WholeRun:
             hang_states=self._states,
         )
         found = self._judge(run)
-        self._events.tell(
-            "hung",
-            self._child.done,
-            lost_seconds=round(seconds, 1),
-            **(of_finding(found[0]) if found else {}),
-        )
+        event = RunEvent(event="hung", step=self._child.done, lost_seconds=round(seconds, 1))
+        self._events.tell(explained(event, found[0]) if found else event)

@@ -7,7 +7,6 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,20 +14,22 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.run_history import RunEvent
 from ddoctor.training.events import Events, check, line
 
-SLOWER: dict[str, Any] = {"before": 0.02, "after": 0.03, "phase": "loader", "ranks": (3,)}
+
+def slower(step: int) -> RunEvent:
+    return RunEvent(event="slower", step=step, before=0.02, after=0.03, phase="loader", ranks=(3,))
 
 
 def test_an_event_is_a_line_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "events.jsonl"
     file.write_text('{"event": "of an earlier attempt"}\n')
     events = Events(file, "", attempt=2)
-    events.tell("slower", 1204, **SLOWER)
-    events.tell("recovered", 1300, after=0.02, lost_seconds=1.0)
-    _, slower, recovered = map(json.loads, file.read_text().splitlines())
-    assert slower["event"] == "slower"
-    assert slower["step"] == 1204
-    assert slower["attempt"] == 2
-    assert slower["ranks"] == [3]
+    events.tell(slower(1204))
+    events.tell(RunEvent(event="recovered", step=1300, after=0.02, lost_seconds=1.0))
+    _, first, recovered = map(json.loads, file.read_text().splitlines())
+    assert first["event"] == "slower"
+    assert first["step"] == 1204
+    assert first["attempt"] == 2
+    assert first["ranks"] == [3]
     assert recovered["lost_seconds"] == 1.0
     assert [one.event for one in events.all] == ["slower", "recovered"]
 
@@ -36,7 +37,7 @@ def test_an_event_is_a_line_of_the_file(tmp_path: Path) -> None:
 def test_the_command_gets_the_event_on_stdin(tmp_path: Path) -> None:
     got = tmp_path / "got"
     events = Events(None, f"{sys.executable} -c {shlex.quote(COPY)} {got}", attempt=0)
-    events.tell("slower", 7, **SLOWER)
+    events.tell(slower(7))
     until = time.monotonic() + 30
     while not got.exists() and time.monotonic() < until:
         time.sleep(0.05)
@@ -54,7 +55,7 @@ def test_a_command_that_fails_or_takes_long_disturbs_nothing(command: str) -> No
     events = Events(None, command, attempt=0)
     began = time.monotonic()
     for step in range(20):
-        events.tell("slower", step, **SLOWER)
+        events.tell(slower(step))
     assert len(events.all) == 20
     assert time.monotonic() - began < 60
     events.close()
@@ -62,14 +63,15 @@ def test_a_command_that_fails_or_takes_long_disturbs_nothing(command: str) -> No
 
 def test_a_full_disk_disturbs_nothing() -> None:
     events = Events(Path("/dev/full"), "", attempt=0)
-    events.tell("slower", 7, **SLOWER)
+    events.tell(slower(7))
     assert len(events.all) == 1
 
 
 def test_no_secret_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "events.jsonl"
     secret = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4xY7zA0cD3f"
-    Events(file, "", attempt=0).tell("cause", 7, cause="x", title=f"--hf-token {secret}", fix="")
+    event = RunEvent(event="cause", step=7, cause="x", title=f"--hf-token {secret}")
+    Events(file, "", attempt=0).tell(event)
     assert secret not in file.read_text()
     assert secret not in capfd.readouterr().err
     assert "--hf-token" in file.read_text()
@@ -99,19 +101,19 @@ def test_what_works_is_not_refused(tmp_path: Path) -> None:
     ("event", "told"),
     [
         (
-            RunEvent(event="slower", time="", seconds=1.0, step=1204, **SLOWER),
+            slower(1204),
             "since step 1,204 a step takes 30.0 ms instead of 20.0 ms; what grew: loader on rank 3",
         ),
         (
-            RunEvent(event="cause", time="", seconds=1.0, step=9, cause="x", title="Slow", fix="y"),
+            RunEvent(event="cause", step=9, cause="x", title="Slow", fix="y"),
             "slower since step 9: Slow; fix: y",
         ),
         (
-            RunEvent(event="hung", time="", seconds=1.0, step=9, lost_seconds=31.0),
+            RunEvent(event="hung", step=9, lost_seconds=31.0),
             "no step after step 9 for 31.0 s",
         ),
         (
-            RunEvent(event="recovered", time="", seconds=1.0, step=9, lost_seconds=7.25),
+            RunEvent(event="recovered", step=9, lost_seconds=7.25),
             "since step 9 steps are as fast as before again; it cost 7.25 s",
         ),
     ],

@@ -287,3 +287,19 @@ def test_one_line_says_why_not(command: str, told: str) -> None:
         rewritten(shlex.split(command), OURS)
     assert told in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nproc-per-node 2 --max-restarts=3 train.py",
+        "torchrun --max_restarts 3 train.py",
+        "python -m torch.distributed.run --max-restarts=3 train.py",
+    ],
+)
+def test_a_run_that_is_followed_to_its_end_keeps_its_restarts(command: str) -> None:
+    words = shlex.split(command)
+    assert "--max-restarts=0" in rewritten(words, OURS).words
+    kept = rewritten(words, ("--steps=all",), restarts=True).words
+    assert "--max-restarts=0" not in kept
+    assert "3" in "".join(kept)
