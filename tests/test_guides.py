@@ -27,7 +27,14 @@ GUIDES = sorted((Path(__file__).parents[1] / "docs/guides").glob("*.md"))
 def test_every_command_of_the_probes_is_understood(guide: Path) -> None:
     text = guide.read_text(encoding="utf-8").replace("\\\n", " ")
     commands = re.findall(r"-m ddoctor\.probe([^\n`]*)", text)
-    assert commands or guide.stem in ("figures", "attach", "diagnose", "doctor", "plan")
+    assert commands or guide.stem in (
+        "figures",
+        "attach",
+        "diagnose",
+        "doctor",
+        "plan",
+        "whole-run",
+    )
     for command in commands:
         given = shlex.split(command)
         if given[:1] == ["run"]:

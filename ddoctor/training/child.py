@@ -270,7 +270,8 @@ class Child:
     @property
     def _overdue(self) -> bool:
         """Whether the script still runs ``GRACE_SECONDS`` after a signal to end."""
-        if self.interrupted_at is None or self.over:
+        # A run that is followed to its end is its launcher's to end.
+        if self.interrupted_at is None or self.over or self.whole:
             return False
         return perf_counter() - self.interrupted_at > GRACE_SECONDS
 

@@ -78,13 +78,14 @@ def test_of_more_meetings_than_it_holds_the_last_ones_are_kept(
 
 def _small(monkeypatch: pytest.MonkeyPatch, *, rows: int, meetings: int) -> None:
     at = tape.HEAD_BYTES + rows * tape.ROW.size
-    size = at + meetings * tape.MEETING.size
+    ends = at + meetings * tape.MEETING.size
     for module in (tape, sys.modules[Timeline.__module__]):
         for name, value in (
             ("ROWS", rows),
             ("MEETING_ROWS", meetings),
             ("MEETINGS_AT", at),
-            ("SIZE", size),
+            ("ENDS_AT", ends),
+            ("SIZE", ends + tape.END_ROWS * 8),
         ):
             monkeypatch.setattr(module, name, value)
 
