@@ -20,6 +20,7 @@ from ddoctor.training.rank import RankOptions
 from ddoctor.training.rewrite import rewritten
 
 README = Path(__file__).parents[1] / "README.md"
+WITHOUT_PROBES = ("figures", "attach", "diagnose", "doctor", "plan", "whole-run")
 GUIDES = sorted((Path(__file__).parents[1] / "docs/guides").glob("*.md"))
 
 
