@@ -134,9 +134,9 @@ class HostUse:
         return last[1] - first[1], last[2] - first[2], last[0] - first[0]
 
     @property
-    def readings(self) -> tuple[tuple[float, float, float], ...]:
-        """Times, each with the CPU seconds of this rank's processes and of the host so far."""
-        return tuple((time, used, busy) for time, used, busy, *_ in self._counters)
+    def queued(self) -> tuple[tuple[float, float], ...]:
+        """Times, each with the seconds that the main thread has waited for a CPU so far."""
+        return tuple((one[0], one[3]) for one in self._counters if one[3] is not None)
 
     def _ends(self, span: Span | None) -> tuple[Counters, ...]:
         if not self._counters:

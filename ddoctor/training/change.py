@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from ddoctor import engine
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Severity
-from ddoctor.proc.usage import neighbours
 from ddoctor.recorder.tape import CHECKPOINT, COLLECTIVE, COUNT, EVALUATION, PHASES
 from ddoctor.training.messages import Record
 from ddoctor.training.run import Run
@@ -26,8 +25,6 @@ WORSE = 1.5
 """A finding of before whose cost has grown by this is the cause of a change, too."""
 Steps = Callable[[int], bool]
 """Whether a step belongs to them."""
-Counters = Sequence[tuple[float, float, float]]
-"""As in a record."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,10 +110,10 @@ class Comparison:
         return now / then if then and now else 1.0
 
     @property
-    def busier_neighbours(self) -> float:
-        """CPUs that other processes use more than before, on the host where that is most."""
-        then, now = _neighbours(self.before), _neighbours(self.after)
-        return max((now[host] - then[host] for host in now if host in then), default=0.0)
+    def crowded(self) -> float:
+        """Seconds per step that the main thread of a rank waits for a CPU more than before."""
+        then, now = _queued(self.before), _queued(self.after)
+        return max((now[rank] - then[rank] for rank in now if rank in then), default=0.0)
 
 
 def cause(before: Evidence, after: Evidence) -> Finding | None:
@@ -162,14 +159,17 @@ def _elements(run: Run) -> float:
     return fmean(row.counts[COUNT["elements"]] for row in rows)
 
 
-def _neighbours(run: Run) -> dict[str, float]:
-    """CPUs that others used on each host in this time."""
-    on_host: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+def _queued(run: Run) -> dict[int, float]:
+    """Seconds per step that the main thread of each rank waited for a CPU, where that is known."""
+    found = {}
     for record in run.records:
-        first, last = (_nearest(record.counters, moment) for moment in run.span(record.rank))
-        on_host[record.host].append((last[1] - first[1], last[2] - first[2], last[0] - first[0]))
-    return {host: neighbours(uses) or 0.0 for host, uses in on_host.items()}
+        begin, end = run.span(record.rank)
+        first, last = _nearest(record.queued, begin), _nearest(record.queued, end)
+        if last[0] > first[0]:
+            share = (last[1] - first[1]) / (last[0] - first[0])
+            found[record.rank] = share * (end - begin) / len(run.steps)
+    return found
 
 
-def _nearest(counters: Counters, moment: float) -> tuple[float, float, float]:
-    return min(counters, key=lambda one: abs(one[0] - moment), default=(0.0, 0.0, 0.0))
+def _nearest(counters: Sequence[tuple[float, float]], moment: float) -> tuple[float, float]:
+    return min(counters, key=lambda one: abs(one[0] - moment), default=(0.0, 0.0))

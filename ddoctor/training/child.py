@@ -416,7 +416,7 @@ class Child:
             worker_memory=self.use.worker_memory,
             world=int(head[WORLD]),
             host_sections=sections,
-            counters=self.use.readings if self._history is not None else (),
+            queued=self.use.queued if self._history is not None else (),
             stretches=self._history.stretches() if self._history is not None else (),
         )
 

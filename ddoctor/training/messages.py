@@ -87,7 +87,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks in the script's process group; 0: unknown."""
     host_sections: str = ""
     """Packed sections of its host; only local rank 0 collects them."""
-    counters: tuple[tuple[float, float, float], ...] = ()
-    """Times, each with the CPU seconds of its processes and of the whole host so far."""
+    queued: tuple[tuple[float, float], ...] = ()
+    """Times, each with the seconds that the main thread has waited for a CPU so far."""
     stretches: tuple[Stretch, ...] = ()
     """Its pace from the first step on, if it is followed to its end."""

@@ -92,10 +92,12 @@ class Onsets:
         self._error *= factor
         self._floor *= factor
 
-    def as_before(self, change: Change, before: float) -> bool:
-        """Whether the last steps, all of them after a change, are as fast as that again."""
+    def recovered(self, change: Change, before: float) -> int | None:
+        """The step since when all are as fast as that again; None: they are not."""
         last = [one for number, one in self._last if number >= change.step][-BLOCK:]
-        return len(last) == BLOCK and median(last) <= LIKE_BEFORE * before
+        if len(last) < BLOCK or median(last) > LIKE_BEFORE * before:
+            return None
+        return _first([*self._last], change.after, before)
 
     def _learn(self) -> None:
         """Once a block: what is usual, and how much it varies."""

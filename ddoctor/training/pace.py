@@ -10,14 +10,14 @@ from ddoctor.training import change, merge
 from ddoctor.training.events import Events, explained
 from ddoctor.training.gathering import Gathering
 from ddoctor.training.messages import Record
-from ddoctor.training.onset import BLOCK, Change, Onsets
+from ddoctor.training.onset import Change, Onsets
 
 BEFORE_STEPS = 400
 """Steps before a change whose rows are compared: of short ones, an eighth is recorded."""
 LONGER = 0.5
 """Batches that have grown by this share of a change explain it: lengths vary."""
-BUSIER = 0.3
-"""CPUs that others use more than before: the change may be over soon."""
+CROWDED = 0.3
+"""Share of a change that is waiting for a CPU: others use it, and they may leave soon."""
 EXPLAINED = 0.5
 """Nor is it clear what a change is of which the phases of the slowest rank show a smaller share."""
 BRIEF_SECONDS = 20.0
@@ -69,9 +69,9 @@ class Pace:
                 self._lost = (found.after - found.before) * (step - found.step + 1)
             return
         self._lost += seconds - self._usual
-        if self._onsets.as_before(self._change, self._usual):
+        since = self._onsets.recovered(self._change, self._usual)
+        if since is not None:
             if self._told:
-                since = step - BLOCK + 1
                 lost = round(self._lost, 3)
                 self._events.tell(
                     RunEvent(event="recovered", step=since, after=self._usual, lost_seconds=lost)
@@ -115,10 +115,9 @@ class Pace:
             self._onsets.accept(found.step, found.factor)
             self._drop()
             return
-        clear = compared.explained >= EXPLAINED * (found.after - found.before)
-        if now - self._began < BRIEF_SECONDS and (
-            compared.busier_neighbours >= BUSIER or not clear
-        ):
+        much = found.after - found.before
+        clear = compared.explained >= EXPLAINED * much and compared.crowded < CROWDED * much
+        if not clear and now - self._began < BRIEF_SECONDS:
             return
         self._told = True
         self._before = Evidence(merge.sections(compared.before))

@@ -87,7 +87,7 @@ def _small(monkeypatch: pytest.MonkeyPatch, *, rows: int, meetings: int) -> None
             ("ENDS_AT", ends),
             ("SIZE", ends + tape.END_ROWS * 8),
         ):
-            monkeypatch.setattr(module, name, value)
+            monkeypatch.setattr(module, name, value, raising=module is tape)
 
 
 def _written(path: Path, *, steps: int, meetings: int) -> tuple[Timeline, Tape]:

@@ -21,13 +21,12 @@ STEP = {FORWARD: 0.010, LOADER: 0.001}
 Phases = Callable[[int, int], Mapping[int, float]]
 
 
-def record(rank: int, phases: Phases, *, elements: float = 100.0, others: float = 0.0) -> Record:
+def record(rank: int, phases: Phases, *, elements: float = 100.0, queued: float = 0.0) -> Record:
     """A rank with 200 steps; ``phases``: seconds by rank and step, without waiting.
 
-    ``elements``: of a batch after the change; ``others``: CPUs that others use from there on.
+    After the change: ``elements`` of a batch, ``queued`` seconds per step without a CPU.
     """
-    rows, now, counters = [], 0.0, []
-    busy = used = 0.0
+    rows, now, waits, without = [], 0.0, [], 0.0
     for number in range(2 * CHANGE):
         seconds = phases(rank, number)
         # All ranks leave a collective at the same time.
@@ -49,10 +48,9 @@ def record(rank: int, phases: Phases, *, elements: float = 100.0, others: float 
                 meetings=((end - waiting, waiting, 0.0, 3.0),),
             )
         )
-        used += end - now
-        busy += (end - now) * (2 + (others if number >= CHANGE else 0.0))
+        without += queued if number >= CHANGE else 0.0
         now = end
-        counters.append((now, used, busy))
+        waits.append((now, without))
     return Record(
         rank=rank,
         host="a",
@@ -79,7 +77,7 @@ def record(rank: int, phases: Phases, *, elements: float = 100.0, others: float 
         cpu_seconds=1.0,
         busy_seconds=2.0,
         watched_seconds=1.0,
-        counters=tuple(counters),
+        queued=tuple(waits),
     )
 
 
@@ -124,9 +122,9 @@ def test_longer_batches() -> None:
     assert comparison(sound, elements=150.0).longer_batches == pytest.approx(1.5)
 
 
-def test_other_processes() -> None:
-    assert comparison(sound).busier_neighbours == pytest.approx(0.0, abs=0.05)
-    assert comparison(sound, others=0.8).busier_neighbours == pytest.approx(0.8, abs=0.1)
+def test_waiting_for_a_cpu() -> None:
+    assert comparison(sound).crowded == pytest.approx(0.0)
+    assert comparison(sound, queued=0.004).crowded == pytest.approx(0.004, rel=0.1)
 
 
 def test_too_few_steps_are_not_compared() -> None:

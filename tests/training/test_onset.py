@@ -98,8 +98,10 @@ def test_a_recovery_is_seen_only_when_it_is_one() -> None:
     onsets = Onsets()
     told = first(onsets, slowed(12, 0.02, 500, 1.5, 40))
     assert told is not None
-    assert not onsets.as_before(told[1], told[1].before)
+    assert onsets.recovered(told[1], told[1].before) is None
     onsets.accept(told[1].step, told[1].factor)
     for number, one in zip(range(540, 580), seconds(13, 0.02), strict=False):
         onsets.add(number, one)
-    assert onsets.as_before(told[1], told[1].before)
+    since = onsets.recovered(told[1], told[1].before)
+    assert since is not None
+    assert abs(since - 540) <= 5
