@@ -21,10 +21,12 @@ TRAIN = """
     import os, sys, time
     import torch, torch.distributed as dist
 
-    dist.init_process_group("gloo")
+    rank, attempt = int(os.environ["RANK"]), os.environ["TORCHELASTIC_RESTART_COUNT"]
+    # In the store of torchrun, gloo finds the addresses of the attempt before.
+    store = f"file://{{os.path.dirname(__file__)}}/store-{{os.environ['MASTER_PORT']}}-{{attempt}}"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    rank, attempt = dist.get_rank(), os.environ["TORCHELASTIC_RESTART_COUNT"]
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 8))
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
 
