@@ -1,13 +1,14 @@
 """Finds the lines of a log that may mean something, at the speed of a disk.
 
 A log of a week repeats a few forms of lines, which differ in their numbers. Each form is looked at
-once.
+once, and so is each word of those that are like no other.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 
@@ -21,11 +22,16 @@ DIGITS = b"0123456789"
 MOST_FORMS = 100_000
 LONGEST_FORM = 500
 """Bytes of a form that is remembered."""
+MOST_WORDS = 100_000
+PIECE = 4
+"""Bytes of a word by which texts are looked up."""
 LONGEST_BEGINNING = 1_000
 """Bytes of a form that begins the output of a command."""
 FEW_BARS = 64
 """The number of bars that count in a block, the last ones."""
 
+# The end of a prompt, and the beginning of a command.
+COMMAND = re.compile(rb"[$#] +[a-z]")
 # What a traceback begins with: its head, or where that is missing its first frame or its exception.
 OF_TRACEBACKS = ("traceback (most recent", '  file "', "error: ", "exception: ")
 # What a stack begins with, as py-spy and faulthandler print it.
@@ -69,6 +75,8 @@ class Forms:
     """Which lines of a file may mean something."""
 
     _known: dict[bytes, Meaning | None] = field(default_factory=dict)
+    _words: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
+    """By word, the texts that a form with this word may hold."""
 
     def of_block(self, block: bytes) -> Sequence[Meaning | None]:
         """What each line of a block may mean; None: nothing."""
@@ -100,12 +108,29 @@ class Forms:
         try:
             return self._known[form]
         except KeyError:
-            meaning = _meaning(form)
+            meaning = _meaning(form) if self._may_mean(form) else None
         if len(form) <= LONGEST_FORM:
             if len(self._known) >= MOST_FORMS:
                 self._known.clear()
             self._known[form] = meaning
         return meaning
+
+    def _may_mean(self, form: bytes) -> bool:
+        """Whether a form may hold one of the texts, or is too long to look at each of its words."""
+        if len(form) > LONGEST_BEGINNING:
+            return True
+        known = self._words
+        for word in form.split():
+            if word not in known:
+                self._learn(word)
+            if (texts := known[word]) and _holds(form, texts):
+                return True
+        return False
+
+    def _learn(self, word: bytes) -> None:
+        if len(self._words) >= MOST_WORDS:
+            self._words.clear()
+        self._words[word] = _texts_of(word)
 
 
 def _meaning(form: bytes) -> Meaning | None:
@@ -114,8 +139,10 @@ def _meaning(form: bytes) -> Meaning | None:
         return None
     found = tuple(one for one, texts in _texts() if _holds(form, texts))
     outputs = tuple(one for one, texts in _kinds() if short and _holds(form, texts))
-    prompt = short and _holds(form, _least(PROMPTS))
-    other = bool(outputs) or _holds(form, _least(OTHERS))
+    prompt = short and COMMAND.search(form) is not None
+    other = prompt or bool(outputs) or _holds(form, _least(OTHERS))
+    if not (found or other):
+        return None
     bar = not other and all(one.row.latest for one in found)
     return Meaning(found, outputs, prompt=prompt, bar=bar)
 
@@ -138,6 +165,25 @@ def _texts() -> Sequence[tuple[Pattern, tuple[bytes, ...]]]:
 def _kinds() -> Sequence[tuple[Kind, tuple[bytes, ...]]]:
     """Each kind of output with the texts of which the form of its beginning holds one."""
     return [(one, _least(one.holds)) for one in KINDS]
+
+
+def _texts_of(word: bytes) -> tuple[bytes, ...]:
+    """The texts that a form with this word may hold: the word holds the longest of theirs."""
+    known = _longest_words()
+    pieces = {word[place : place + PIECE] for place in range(len(word) - PIECE + 1)}
+    found = itertools.chain(known[b""], *(known[piece] for piece in known.keys() & pieces))
+    return tuple(text for text, longest in found if longest in word)
+
+
+@cache
+def _longest_words() -> Mapping[bytes, Sequence[tuple[bytes, bytes]]]:
+    """Each text with its longest word, by the beginning of that word; short words: by nothing."""
+    known: dict[bytes, list[tuple[bytes, bytes]]] = {b"": []}
+    for text in _fewest():
+        longest = max(text.split(), key=len)
+        piece = longest[:PIECE] if len(longest) >= PIECE else b""
+        known.setdefault(piece, []).append((text, longest))
+    return known
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from msgspec.structs import replace as with_fields
@@ -167,7 +167,10 @@ class LogReader:
                 self._ranks.add(said.rank)
             if said.host and len(self._hosts) < MOST_RANKS:
                 self._hosts.add(said.host)
-            for one in meaning.patterns if meaning is not None else ():
+            if meaning is None:
+                self._continues(said, number)
+                continue
+            for one in meaning.patterns:
                 text = " ".join([said.text, *(_text(each, label) for each in more[: one.row.more])])
                 if match := one.text.search(text):
                     self._event(one.row, said, match, number)
@@ -176,6 +179,14 @@ class LogReader:
             if self._stacks.unfinished or Stacks.begins(said.text):
                 self._stacks.feed(said, self.files[-1], number)
             self._output(said, number, meaning)
+
+    def _continues(self, said: Said, number: int) -> None:
+        """Take a line that begins nothing."""
+        if said.writer in self._writers:
+            self._traceback(said, number)
+        if self._stacks.unfinished:
+            self._stacks.feed(said, self.files[-1], number)
+        self._output(said, number, None)
 
     def _output(self, said: Said, number: int, meaning: Meaning | None) -> None:
         kinds = KINDS if number <= GLANCE else meaning.outputs if meaning is not None else ()
@@ -188,7 +199,7 @@ class LogReader:
     def _known(self, said: Said) -> Said:
         """A line with the rank that the file's name or other lines say."""
         if said.rank is None and said.local is None:
-            said = replace(said, rank=self._of_file.rank, local=self._of_file.local)
+            said = said._replace(rank=self._of_file.rank, local=self._of_file.local)
         if said.local is None:
             return said
         if said.rank is not None:
@@ -199,7 +210,7 @@ class LogReader:
         if rank is None and len(self._hosts) < 2:
             # On one host both numbers are the same.
             rank = said.local
-        return replace(said, rank=rank)
+        return said._replace(rank=rank)
 
     def _traceback(self, said: Said, number: int) -> None:
         writer = said.writer

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,29 +14,28 @@ NUMBER = r"\d{1,7}"
 HOST = r"[A-Za-z0-9](?:[\w.-]{0,252})"
 STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
 
-FORMS = tuple(
-    re.compile(form)
-    for form in (
-        # torch puts it before an uncaught exception and before its C++ warnings.
-        rf"\[rank(?P<rank>{NUMBER})\]: ?",
-        # torchrun: role and local rank.
-        rf"\[(?!rank\d)[a-z_]{{1,40}}(?P<local>{NUMBER})\]: ?",
-        # mpirun --tag-output: job and rank.
-        rf"\[\d+,(?P<rank>{NUMBER})\]<std(?:out|err)>: ?",
-        # Ray.
-        rf"\(\w{{1,60}} pid=(?P<pid>{NUMBER})(?:, ip=(?P<host>[\w.:-]{{1,60}}))?\) ?",
-        # kubectl logs --prefix: pod and container.
-        rf"\[pod/(?P<host>{HOST})/[\w.-]{{1,253}}\] ?",
-        # grep -n.
-        rf"{NUMBER}:(?=\[)",
-        # docker logs -t, kubectl logs --timestamps.
-        rf"{STAMP} (?=\S)",
-        # NCCL: host, process, thread and device.
-        rf"(?P<host>{HOST}):(?P<pid>{NUMBER}):{NUMBER} (?=\[{NUMBER}\] )",
-    )
+FORMS = (
+    # torch puts it before an uncaught exception and before its C++ warnings.
+    rf"\[rank(?P<rank>{NUMBER})\]: ?",
+    # torchrun: role and local rank.
+    rf"\[(?!rank\d)[a-z_]{{1,40}}(?P<local>{NUMBER})\]: ?",
+    # mpirun --tag-output: job and rank.
+    rf"\[\d+,(?P<rank>{NUMBER})\]<std(?:out|err)>: ?",
+    # Ray.
+    rf"\(\w{{1,60}} pid=(?P<pid>{NUMBER})(?:, ip=(?P<host>[\w.:-]{{1,60}}))?\) ?",
+    # kubectl logs --prefix: pod and container.
+    rf"\[pod/(?P<host>{HOST})/[\w.-]{{1,253}}\] ?",
+    # grep -n.
+    rf"{NUMBER}:(?=\[)",
+    # docker logs -t, kubectl logs --timestamps.
+    rf"{STAMP} (?=\S)",
+    # NCCL: host, process, thread and device.
+    rf"(?P<host>{HOST}):(?P<pid>{NUMBER}):{NUMBER} (?=\[{NUMBER}\] )",
 )
-# Whether one of them is there: most lines have none, or one.
-ANY = re.compile("|".join(re.sub(r"\(\?P<\w+>", "(?:", form.pattern) for form in FORMS))
+NAMED = re.compile(r"\(\?P<(\w+)>")
+# In one expression a name stands once: the groups count, and have the names at their places.
+ANY = re.compile("|".join(NAMED.sub("(", form) for form in FORMS))
+NAMES = tuple(NAMED.findall("".join(FORMS)))
 # These look like ordinary text, so that nearly each line of a file must begin with them.
 LABEL = re.compile(rf" *(?P<rank>{NUMBER}): ")
 # Names of hosts in a cluster have a number, and levels such as INFO have none.
@@ -66,8 +64,7 @@ class Writer(NamedTuple):
     pid: int | None
 
 
-@dataclass(frozen=True)
-class Said:
+class Said(NamedTuple):
     """A line without what was put before it, and who wrote it."""
 
     text: str
@@ -98,13 +95,16 @@ def parsed(line: str, label: re.Pattern[str] | None = None) -> Said:
     if "\x1b" in line:
         line = ESCAPES.sub("", line)
     # Copied from a page, an escape may have lost its first character.
-    text, told = COLOUR.sub("", line), dict[str, str]()
+    text = COLOUR.sub("", line)
+    told: dict[str, str] = {}
     if label is not None and (match := label.match(text)):
-        text = _taken(match, told)
+        told.update(match.groupdict())
+        text = text[match.end() :]
     for _ in range(len(FORMS)):
-        if not ANY.match(text):
+        if not (match := ANY.match(text)):
             break
-        text = _taken(next(filter(None, (form.match(text) for form in FORMS))), told)
+        told |= {n: value for n, value in zip(NAMES, match.groups(), strict=True) if value}
+        text = text[match.end() :]
     within = WITHIN.search(text) if "ank" in text else None
     rank, local, pid = told.get("rank"), told.get("local"), told.get("pid")
     return Said(
@@ -115,12 +115,6 @@ def parsed(line: str, label: re.Pattern[str] | None = None) -> Said:
         host=told.get("host", ""),
         pid=int(pid) if pid else None,
     )
-
-
-def _taken(match: re.Match[str], told: dict[str, str]) -> str:
-    """Note what a prefix says, and return what follows it."""
-    told.update((name, value) for name, value in match.groupdict().items() if value)
-    return match.string[match.end() :]
 
 
 def label_of(lines: list[str]) -> re.Pattern[str] | None:

@@ -95,7 +95,7 @@ def _row(found: re.Match[str]) -> _Row | None:
 
 KIND = Kind(
     name="nccl-tests",
-    holds=("# ",),
+    holds=("# nthread", "# collective test starting"),
     begins=re.compile(r"^# (?:nThread \d|Collective test starting: )"),
     # NCCL's own lines may stand between those of the table.
     goes_on=re.compile(rf"^#|{ROW.pattern}|^.{{0,300}} NCCL (?:INFO|WARN)|^NCCL version"),
