@@ -88,7 +88,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     finding = _finding(
         f"{_who(run, shown)} {why} {endings.when(run, first)}"
         f"{'' if run.log else f', {first.time:.1f} s after the start'}"
-        f"{f', the first of {more + 1} that failed' if more else ''}"
+        f"{_of_several(run, more + 1) if more else ''}"
         f"{endings.thread(first)}{endings.others(run, shown)}",
         () if alone else shown,
         _training_fix(run, first),
@@ -111,8 +111,14 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
 
 def _told(run: TrainingRun, first: RankEnding) -> Confidence:
     """How sure a log is: the other ranks report that this one is gone, or none does."""
-    known = first.rank >= 0 and bool(run.echoes)
+    known = first.rank >= 0 and bool(run.echoes) and run.ordered
     return Confidence.LIKELY if known else Confidence.POSSIBLE
+
+
+def _of_several(run: TrainingRun, failed: int) -> str:
+    if run.ordered:
+        return f", the first of {failed} that failed"
+    return f", one of {failed} that failed, and the times in the logs do not say which was first"
 
 
 def _who(run: TrainingRun, shown: Sequence[RankEnding]) -> str:

@@ -37,7 +37,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         severity, confidence = Severity.NOTE, Confidence.CERTAIN
         why = (
             f", which is only a consequence: {endings.who(first)} failed "
-            f"{'before' if first.time <= echoes[0].time else 'as well'}, with "
+            f"{'before' if run.ordered and first.time <= echoes[0].time else 'as well'}, with "
             f"'{first.words or f'exit code {first.exit_code}'}'"
         )
         fix = Fix(
@@ -71,8 +71,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
     if run is not None and run.failures:
         return  # The log tells of the first failure.
-    # What all ranks tell once one has failed or does not come; every cause explains it.
-    events = log.of("watchdog", "nccl-remote", "store-wait", "gloo-connect", "abort")
+    # Every cause explains these.
+    events = log.of(*log_events.ECHOES)
     if events:
         yield log_events.finding(
             events,

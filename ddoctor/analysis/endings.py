@@ -184,7 +184,10 @@ def others(run: TrainingRun, named_before: Collection[RankEnding]) -> str:
     for one in run.ranks:
         if one not in named_before and (state := _state(one)):
             groups.setdefault(state, []).append(one.rank)
-    return "".join(f"; {ranks(numbers)} {state}" for state, numbers in groups.items())
+    return "".join(
+        f"; {ranks(numbers)} {state if len(numbers) == 1 else state.replace('was ', 'were ', 1)}"
+        for state, numbers in groups.items()
+    )
 
 
 def _state(one: RankEnding) -> str:

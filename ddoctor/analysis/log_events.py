@@ -12,6 +12,8 @@ MOST_QUOTED = 160
 """Characters of a line."""
 FEW = 4
 """Lines that are shown."""
+ECHOES = ("watchdog", "nccl-remote", "store-wait", "gloo-connect", "abort")
+"""The patterns of what all ranks tell once one has failed or does not come."""
 OF_THE_WEB = re.compile(r"://|huggingface|wandb|urllib3|requests\.|HTTPS?Connection|aiohttp", re.I)
 """Texts of a download or a tracker: that it fails says nothing about the cluster's network."""
 

@@ -38,6 +38,42 @@ class LogEvent(Part, frozen=True, kw_only=True):
         return " on ".join([*parts, *([self.host] if self.host else [])])
 
 
+class Excerpt(Part, frozen=True, kw_only=True):
+    """A few lines of a file around one that tells what happened."""
+
+    file: str
+    line: int
+    """Number of the line that tells it."""
+    first: int
+    """Number of the first of these lines."""
+    lines: tuple[str, ...]
+    time: float | None = None
+    """Seconds since 1970 by its time stamp, or the last one before it. A stamp without a zone
+    counts as UTC. None: there is none."""
+    zoned: bool = False
+    """Whether that stamp has a time zone."""
+
+    @property
+    def place(self) -> str:
+        """File and line, such as ``train.log:120``."""
+        return f"{self.file}:{self.line}"
+
+
+class LastLine(Part, frozen=True, kw_only=True):
+    """What a rank wrote last."""
+
+    rank: int
+    text: str
+    """Without the prefix of its rank."""
+    file: str
+    line: int
+
+    @property
+    def place(self) -> str:
+        """File and line, such as ``train.log:120``."""
+        return f"{self.file}:{self.line}"
+
+
 class Log(Section, frozen=True, kw_only=True):
     """All logs of one run, read as one."""
 
@@ -52,6 +88,10 @@ class Log(Section, frozen=True, kw_only=True):
     """Whether its lines come from more than one host."""
     events: tuple[LogEvent, ...] = ()
     """In the order of their lines; files in the order of their names."""
+    excerpts: tuple[Excerpt, ...] = ()
+    """Around each exception, and the first events of each pattern."""
+    last: tuple[LastLine, ...] = ()
+    """What each rank wrote last, as far as the last lines of the files show it."""
 
     def of(self, *patterns: str) -> tuple[LogEvent, ...]:
         """The events of these patterns, in the order of their lines."""

@@ -159,6 +159,8 @@ class TrainingRun(Section, frozen=True, kw_only=True):
     """Classes of the optimizers that took steps, most frequent first."""
     framework: str = ""
     """A name of ``knowledge/frameworks.toml``: what runs the loop; empty: the script itself."""
+    ordered: bool = True
+    """Whether it is known who failed first; not so between files without comparable times."""
     log: str = ""
     """The log file behind these ranks if there is no recording; it holds no steps."""
 

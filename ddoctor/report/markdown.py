@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddoctor.characters import tamed
 from ddoctor.evidence.section import Evidence
-from ddoctor.models import Fix, Report
+from ddoctor.models import Report
 from ddoctor.report import templates
 from ddoctor.report.wording import Grid
 
@@ -40,13 +40,13 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> Markup:
     return Markup("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
-def _fenced(fix: Fix) -> Markup:
+def _fenced(text: str, language: str) -> Markup:
     from markupsafe import Markup
 
-    longest = max(map(len, re.findall(r"`{3,}", fix.paste)), default=2)
+    longest = max(map(len, re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
-    paste = fix.paste.rstrip("\n")
-    return Markup(f"{fence}{fix.language}\n{paste}\n{fence}")
+    whole = text.rstrip("\n")
+    return Markup(f"{fence}{language}\n{whole}\n{fence}")
 
 
 def _text(value: object) -> str:

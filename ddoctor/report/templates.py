@@ -18,6 +18,7 @@ MODULES = (
         "run_history_chart",
         "scale",
         "step_breakdown",
+        "timeline",
         "training",
         "training_charts",
         "waits",

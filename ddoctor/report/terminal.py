@@ -14,7 +14,17 @@ from ddoctor import characters
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Report, Severity
-from ddoctor.report import bars, fitness, live, memory, plan, repeats, run_history, wording
+from ddoctor.report import (
+    bars,
+    fitness,
+    live,
+    memory,
+    plan,
+    repeats,
+    run_history,
+    timeline,
+    wording,
+)
 from ddoctor.report.facts import facts
 from ddoctor.report.step_breakdown import ALL, step_breakdown
 from ddoctor.report.waits import wait_matrix
@@ -51,6 +61,7 @@ def _page(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
     yield from _plan(evidence, width)
     yield from _live(evidence, width)
     yield from _happened(evidence, width)
+    yield from _timeline(report, evidence, width)
     yield from _steps(evidence, width)
     yield from _memory(evidence, width)
     for one in repeats.shown(report):
@@ -129,6 +140,29 @@ def _happened(evidence: Evidence, width: int) -> Iterator[Text]:
                 told = ", ".join(filter(None, rest))
                 told = f"step {step}: {what}" + (f" ({told})" if told else "")
                 yield from _after(Text(f"  {at}  ", style="dim"), told, width)
+
+
+def _timeline(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
+    """Yield what a log says; of a recorded run, the facts have the ends of the ranks."""
+    found = timeline.timeline(report, evidence)
+    if not found.rows or not found.of_log:
+        return
+    yield Text()
+    yield Text(found.table.title, style="bold")
+    column = min(max(cell_len(row.who) for row in found.rows), width // 3) + 4
+    for row in found.rows:
+        lead = Text(f"  {row.who}".ljust(column))
+        yield from _after(lead, str(row), width)
+    if found.more:
+        yield from _paragraph(f"and {found.more} more", width, indent=2)
+    if found.note:
+        yield from _paragraph(found.note, width, indent=2)
+    for excerpt in [row.excerpt for row in found.rows if row.excerpt][:1]:
+        yield Text()
+        yield Text(f"  {excerpt.place}", style="dim")
+        for line in timeline.numbered(excerpt):
+            cut = line.text if len(line.text) <= width - 2 else f"{line.text[: width - 3]}…"
+            yield Text(f"  {cut}", style="" if line.is_event else "dim")
 
 
 def _steps(evidence: Evidence, width: int) -> Iterator[Text]:

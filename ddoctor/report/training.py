@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from ddoctor.report import run_history
 from ddoctor.report.places import listed, ranks
 from ddoctor.report.scale import scaling
 from ddoctor.report.step_breakdown import TENTHS, StepBreakdown, step_breakdown
-from ddoctor.report.wording import Grid, counted, proof, quantity
+from ddoctor.report.wording import counted, proof, quantity
 
 FEW_LOGS = 4
 """Of more logs, only the number is shown."""
@@ -29,12 +30,11 @@ FEW_LOGS = 4
 LONGEST = 160
 """At most this many characters of a command or an exception are shown."""
 
-ALL = 16
-"""At most this many ranks have a row; of more, the first of those that ended badly."""
-
 BAD = ("failed", "killed", "vanished", "hung")
 """Endings that were not requested."""
 
+CONNECTION_LOST = "lost the connection to another rank"
+TIMED_OUT = re.compile(r"timed? ?out|failed to pass monitoredbarrier", re.IGNORECASE)
 WORDS: Mapping[Outcome, str] = {
     "stopped": "stopped as requested",
     "finished": "finished the script",
@@ -142,7 +142,7 @@ def _printed(section: PrintedOutputs) -> str:
 
 
 def _script(run: TrainingRun) -> str:
-    command = _short(shlex.join(run.command))
+    command = short(shlex.join(run.command))
     known = ", ".join(filter(None, (run.framework, listed(run.optimizers))))
     return f"{command} ({known})" if known else command
 
@@ -173,7 +173,7 @@ def _tried(trial: Trial) -> str:
     change = " ".join(trial.change)
     if trial.after is None:
         failures = [turn.failure for turn in trial.with_it if turn.failure]
-        return f"{change}: failed" + (f": {_short(failures[0])}" if failures else "")
+        return f"{change}: failed" + (f": {short(failures[0])}" if failures else "")
     if trial.before is None:
         return f"{change}: runs only with it, {quantity(trial.after, 's/step')}"
     told = proof(Verified(before=trial.before, after=trial.after, unit="s/step"))
@@ -183,8 +183,8 @@ def _tried(trial: Trial) -> str:
 def badly(run: TrainingRun) -> tuple[RankEnding, ...]:
     """Return the ranks that ended badly: those that failed first, then those that followed."""
     bad = [one for one in run.ranks if one.outcome in BAD]
-    own = run.failures
-    bad.sort(key=lambda one: (one not in own, one.echoes, one.time, one.rank))
+    own = {id(one) for one in run.failures}
+    bad.sort(key=lambda one: (id(one) not in own, one.echoes, one.time, one.rank))
     return tuple(bad)
 
 
@@ -218,14 +218,15 @@ def went(one: RankEnding) -> str:
     if one.outcome == "killed" and one.exit_code:
         return f"killed by signal {-one.exit_code}"
     if one.echoes:
-        return "lost its connection to another rank"
+        late = TIMED_OUT.search(one.said)
+        return "timed out waiting for another rank" if late else CONNECTION_LOST
     return WORDS[one.outcome]
 
 
 def reason(one: RankEnding) -> str:
     """Return a rank's last message or exit code; empty: none."""
     code = f"exit code {one.exit_code}" if one.outcome == "failed" else ""
-    return _short(one.words or code)
+    return short(one.words or code)
 
 
 def _when(ends: Sequence[RankEnding]) -> str:
@@ -233,36 +234,9 @@ def _when(ends: Sequence[RankEnding]) -> str:
     return f"after {least} to {most} steps" if least < most else f"after {counted(most, 'step')}"
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """Return the beginning of a long text."""
     return shorten(text, LONGEST, placeholder=" …")
-
-
-def endings(evidence: Evidence) -> Grid:
-    """Return the ranks, if one ended badly: those that failed, those that followed, the others."""
-    rows: list[tuple[str, ...]] = []
-    for run in evidence.all(TrainingRun):
-        bad = badly(run)
-        others = [one for one in run.ranks if one not in bad]
-        every = (*bad, *others)[: ALL if bad else 0]
-        rows += [_ending(one, in_a_log=bool(run.log)) for one in every]
-    head = ("rank", "ended", "at", "steps", "last in", "message", "line")
-    return Grid(head=head, rows=tuple(rows)).without_empty_columns()
-
-
-def _ending(one: RankEnding, *, in_a_log: bool) -> tuple[str, ...]:
-    # A log knows the order, not the time; its line leads to the rest.
-    when = one.logged if in_a_log else quantity(one.time, "s") if one.time else ""
-    frame = one.place
-    line = f"{frame.file.rpartition('/')[2]}:{frame.line} {frame.text}" if frame else ""
-    return (
-        f"rank {one.rank}" if one.rank >= 0 else "not named",
-        went(one),
-        when,
-        "" if in_a_log else str(one.steps),
-        "" if one.outcome == "hung" else one.doing,
-        reason(one),
-        f"`{line.strip()}`" if line else "",
-    )
 
 
 def curves(evidence: Evidence) -> tuple[CurveRow, ...]:

@@ -15,7 +15,7 @@ from ddoctor.models import Verdict
 from ddoctor.report import html, markdown, scale, training, training_charts
 from ddoctor.report.charts import COLOURS, NARROW, WIDE
 from ddoctor.report.step_breakdown import LATEST, step_breakdown
-from ddoctor.report.training import CurveRow, curves, endings
+from ddoctor.report.training import CurveRow, curves
 from ddoctor.report.waits import ALL, OF_MANY, WaitMatrix, wait_matrix
 from tests.report import sample, training_sample
 from tests.report.test_html import STYLE
@@ -278,42 +278,6 @@ def test_the_markdown_has_a_row_for_each_rank() -> None:
     many = text(training_sample.late_rank(256))
     assert many.count("\n| rank ") == 2
     assert "Own work on 256 ranks" in many
-
-
-def test_a_run_that_failed_tells_of_each_rank_the_first_one_first() -> None:
-    evidence = training_sample.failed()
-    table = endings(evidence)
-    assert table.head == ("rank", "ended", "at", "steps", "message", "line")
-    first, second = table.rows
-    assert first[:4] == ("rank 1", "failed", "9.1 s", "21")
-    assert first[4].startswith("torch.OutOfMemoryError: CUDA out of memory.")
-    assert first[5] == "`train.py:41 loss = criterion(model(images), labels)`"
-    assert second[:2] == ("rank 0", "hung in all_reduce for 29.8 s")
-    assert "How the ranks ended" in headings(page(evidence))
-    assert "| rank 1 | failed | 9.1 s | 21 |" in text(evidence)
-
-
-def test_what_a_log_says_has_lines_in_place_of_times() -> None:
-    failed = replace(training_sample.ending(1), outcome="failed", time=1.0, logged="a.log:7")
-    run = replace(training_sample.run(2, failed), log="a.log")
-    table = endings(Evidence([run]))
-    assert "steps" not in table.head
-    assert dict(zip(table.head, table.rows[0], strict=True))["at"] == "a.log:7"
-
-
-def test_a_run_that_ended_as_asked_needs_no_table_of_it() -> None:
-    assert endings(LATE).rows == ()
-    finished = replace(training_sample.ending(1), outcome="finished")
-    assert endings(Evidence([training_sample.run(2, finished)])).rows == ()
-
-
-def test_of_many_failures_the_first_ones_are_told() -> None:
-    failed = (
-        replace(training_sample.ending(rank), outcome="failed", time=100.0 - rank)
-        for rank in range(1, 90)
-    )
-    table = endings(Evidence([training_sample.run(90, *failed)]))
-    assert [row[0] for row in table.rows] == [f"rank {rank}" for rank in range(89, 73, -1)]
 
 
 def test_what_else_was_recorded_is_there_to_look_up() -> None:

@@ -182,7 +182,7 @@ def test_a_rank_that_lost_another_is_not_the_first_to_fail() -> None:
     )
     assert told(Evidence([training_sample.run(2, lost, own)]))["ended"].startswith(
         "rank 1 failed first after 72 steps: ValueError: no label; "
-        "rank 0 lost its connection to another rank after 72 steps; "
+        "rank 0 lost the connection to another rank after 72 steps; "
     )
 
 

@@ -1,0 +1,151 @@
+"""How the ranks of a run ended, as far as its logs say it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from ddoctor.analysis.log_order import in_order
+from ddoctor.evidence import redaction
+from ddoctor.evidence.log import Excerpt
+from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.reading.excerpts import Around
+from ddoctor.reading.prefixes import Writer
+from ddoctor.reading.tracebacks import Raised
+
+MOST_RAISED = 2_000
+"""Exceptions that are kept, the first ones."""
+MOST_EXITS = 100_000
+LONGEST_MESSAGE = 4_000
+UNKNOWN = -1
+"""The rank of an exception that the log gives no rank."""
+ABORTED = -6
+"""The exit code of SIGABRT."""
+# torch/distributed/elastic/multiprocessing/errors: the table at the end.
+TABLE_ROOT = re.compile(r"^Root Cause \(first observed failure\)")
+TABLE_RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,7}) ")
+TABLE_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,9}) +\(pid: (\d{1,9})\)")
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An exception, who raised it, and the lines around its last."""
+
+    writer: Writer
+    raised: Raised
+    around: Around
+
+
+@dataclass(frozen=True)
+class _Exit:
+    """How a process ended, in a table of torchrun."""
+
+    code: int
+    pid: int
+    is_first: bool
+    """Whether the table calls it the first failure."""
+    around: Around
+
+
+@dataclass
+class LogEndings:
+    """Collects exceptions and exit codes of all ranks."""
+
+    _raised: dict[object, _Failure] = field(default_factory=dict)
+    """The last of each rank, each one without a rank."""
+    _exits: dict[int, _Exit] = field(default_factory=dict)
+    _table_rank: int | None = None
+    _is_first: bool = False
+
+    def raised(self, writer: Writer, one: Raised, around: Around) -> None:
+        """Keep an exception of a rank, or of a process without a rank."""
+        place = one.stack[-1] if one.stack else None
+        key = writer.rank
+        # Without a rank, only the text separates the exceptions of one process from another's.
+        distinct = (one.exception, one.message, place) if key is None else key
+        if one.of_launcher or (key is None and distinct in self._raised):
+            return
+        if len(self._raised) < MOST_RAISED or distinct in self._raised:
+            self._raised[distinct] = _Failure(writer, one, around)
+
+    def row(self, text: str, around: Callable[[], Around]) -> None:
+        """Take a line that may be one of torchrun's table."""
+        if TABLE_ROOT.match(text):
+            self._is_first = True
+        elif match := TABLE_RANK.match(text):
+            self._table_rank = int(match[1])
+        elif self._table_rank is not None and (match := TABLE_EXIT.match(text)):
+            if len(self._exits) < MOST_EXITS:
+                code, pid = int(match[1]), int(match[2])
+                self._exits[self._table_rank] = _Exit(code, pid, self._is_first, around())
+            self._table_rank, self._is_first = None, False
+
+    @property
+    def arounds(self) -> Iterator[Around]:
+        """The lines around each exception and exit code."""
+        yield from (one.around for one in self._raised.values())
+        yield from (one.around for one in self._exits.values())
+
+    def run(
+        self, log: str, excerpt: Callable[[Around], Excerpt], last_words: Callable[[int], str]
+    ) -> TrainingRun | None:
+        """The run with the end of its ranks; None: no line says it.
+
+        ``excerpt`` makes one of the lines around a line; ``last_words`` tells what C++ printed as
+        it ended a rank.
+        """
+        excerpts = {key: excerpt(one.around) for key, one in self._raised.items()}
+        order, is_known = in_order(excerpts.values())
+        places = {one.place: float(number) for number, one in enumerate(order)}
+        found: dict[object, RankEnding] = {}
+        for key, one in sorted(
+            self._raised.items(), key=lambda item: places[excerpts[item[0]].place]
+        ):
+            place = excerpts[key].place
+            found[key] = _ending(one, place, places[place])
+        for rank, ended in sorted(self._exits.items(), key=lambda item: not item[1].is_first):
+            known = found.get(rank)
+            if known is not None:
+                found[rank] = replace(known, exit_code=ended.code, pid=ended.pid)
+            elif ended.code:
+                words = last_words(rank) if ended.code == ABORTED else ""
+                found[rank] = _killed(rank, ended, words, float(len(places)))
+        if not found:
+            return None
+        return TrainingRun(
+            command=(), seconds=0.0, ranks=tuple(found.values()), ordered=is_known, log=log
+        )
+
+
+def _ending(failure: _Failure, place: str, time: float) -> RankEnding:
+    writer, raised = failure.writer, failure.raised
+    return RankEnding(
+        rank=UNKNOWN if writer.rank is None else writer.rank,
+        host=writer.host,
+        pid=0,
+        outcome="failed",
+        steps=0,
+        exception=raised.exception,
+        message=redaction.beginning(raised.message, LONGEST_MESSAGE),
+        then=redaction.beginning(raised.then, LONGEST_MESSAGE),
+        stack=raised.stack,
+        time=time,
+        logged=place,
+    )
+
+
+def _killed(rank: int, ended: _Exit, words: str, time: float) -> RankEnding:
+    return RankEnding(
+        rank=rank,
+        host="",
+        pid=ended.pid,
+        outcome="killed" if ended.code < 0 else "failed",
+        steps=0,
+        exit_code=ended.code,
+        printed=words,
+        logged=f"{ended.around.file}:{ended.around.line}",
+        time=time,
+    )

@@ -1,0 +1,103 @@
+"""Which rank failed first, what is around its line, and what the others wrote last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor.evidence.log import Excerpt, Log
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.reading import reader
+
+
+def raises(rank: int, word: str, stamp: str = "") -> str:
+    return (
+        f"{stamp}[rank{rank}]: step 11\n"
+        f"[rank{rank}]: Traceback (most recent call last):\n"
+        f'[rank{rank}]:   File "/home/ann/train.py", line 8, in main\n'
+        f"[rank{rank}]:     labels = table[key]\n"
+        f"[rank{rank}]: KeyError: '{word}'\n"
+    )
+
+
+def read(folder: Path, **files: str) -> tuple[Log, TrainingRun]:
+    for name, text in files.items():
+        (folder / f"{name}.log").write_text(text)
+    evidence, refused = reader.read([folder])
+    assert refused == ()
+    (log,), (run,) = evidence.all(Log), evidence.all(TrainingRun)
+    return log, run
+
+
+def first(run: TrainingRun) -> int:
+    return run.failures[0].rank
+
+
+def excerpt(log: Log, place: str) -> Excerpt:
+    return next(one for one in log.excerpts if one.place == place)
+
+
+def test_within_a_file_the_lines_are_in_order(tmp_path: Path) -> None:
+    later, earlier = "2026-11-25 10:00:09,000 ", "2026-11-25 10:00:05,000 "
+    _, run = read(tmp_path, a=raises(1, "a", later) + raises(0, "b", earlier))
+    assert (first(run), run.ordered) == (1, True)
+
+
+def test_between_files_their_times_tell(tmp_path: Path) -> None:
+    a = raises(0, "a", "2026-11-25 10:00:09,000 ")
+    b = "[rank1]:[I1125 10:00:05.000000 socket.cpp:9] x\n" + raises(1, "b")
+    _, run = read(tmp_path, a=a, b=b)
+    assert (first(run), run.ordered) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "stamp", ["", "2026-11-25T10:00:05Z "], ids=["no time", "a time with a zone"]
+)
+def test_without_comparable_times_the_order_is_not_known(tmp_path: Path, stamp: str) -> None:
+    a = raises(0, "a", "2026-11-25 10:00:09,000 ")
+    _, run = read(tmp_path, a=a, b=raises(1, "b", stamp))
+    assert not run.ordered
+
+
+def test_the_table_of_torchrun_names_the_first_failure(tmp_path: Path) -> None:
+    rows = "  time      : 2026-11-25_10:00:0{0}\n  rank      : {1} (local_rank: {1})\n"
+    rows += "  exitcode  : {2} (pid: 4{1})\n"
+    table = f"Failures:\n[1]:\n{rows.format(7, 0, -6)}"
+    table += f"Root Cause (first observed failure):\n[0]:\n{rows.format(7, 1, -9)}"
+    _, run = read(tmp_path, a=table)
+    assert first(run) == 1
+
+
+def test_the_lines_around_it(tmp_path: Path) -> None:
+    secret = "hf_" + "aBcD1234" * 5
+    text = f"login {secret}\r\x1b[31mstep 10\x1b[0m\n" + raises(1, "cat") + "x\ny\nz\n"
+    log, _ = read(tmp_path, a=text)
+    found = excerpt(log, "a.log:6")
+    assert (found.first, found.lines[-1], len(found.lines)) == (2, "y", 7)
+    assert found.lines[found.line - found.first] == "[rank1]: KeyError: 'cat'"
+    long, _ = read(
+        tmp_path,
+        a=f"token={secret}\n[rank2]: CUDA error: invalid device ordinal\n" + raises(1, "cat"),
+    )
+    lines = excerpt(long, "a.log:2").lines
+    assert secret[:12] not in "".join(lines)
+
+
+def test_lines_far_apart_have_an_excerpt_of_the_block(tmp_path: Path) -> None:
+    """A traceback may end in another block than that of the line that names it."""
+    log, run = read(tmp_path, a=raises(1, "cat") + "a line without a rank\n" * 100_000)
+    assert excerpt(log, "a.log:5").lines[3] == "[rank1]:     labels = table[key]"
+    assert run.failures[0].logged == "a.log:5"
+
+
+def test_the_last_line_of_ranks_that_only_stop(tmp_path: Path) -> None:
+    log, _ = read(tmp_path, a="[rank0]: step 10\n[rank2]: step 11\n[rank2]: \n" + raises(1, "cat"))
+    last = {one.rank: (one.text, one.place) for one in log.last}
+    assert last[0] == ("step 10", "a.log:1")
+    assert last[2] == ("step 11", "a.log:2")
+
+
+def test_of_a_rank_with_a_file_of_its_own_its_last_line_counts(tmp_path: Path) -> None:
+    log, _ = read(tmp_path, rank3="step 10\nstep 11\n\n", a=raises(1, "cat"))
+    assert [(one.text, one.line) for one in log.last if one.rank == 3] == [("step 11", 2)]
