@@ -2,8 +2,8 @@
 
 Each kind is read in a process of its own. Printed are megabytes per second of CPU time and the peak
 of memory. Exit code 1: a log of a usual training is read at less than 50 MB/s, a snapshot at less
-than 2 MB/s; a log of any kind takes more than 500 MB, a snapshot more than 1000 MB; or eight
-traces, of this size each, take more than 60 s or 3 GB.
+than 2 MB/s; a log of any kind, or 1,000 of them, take more than 500 MB, a snapshot more than 1000
+MB; or eight traces, of this size each, take more than 60 s or 3 GB.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 from argparse import ArgumentParser
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -24,6 +25,7 @@ RATE, MEMORY = 50.0, 500.0
 """MB/s of a usual log, at least; MB of any, at most."""
 USUAL = ("steps", "NCCL")
 SNAPSHOT_RATE, SNAPSHOT_MEMORY = 2.0, 1000.0
+FILES = 1_000
 BLOCKS, EVENTS, FRAMES = 1_000_000, 100_000, 40
 """Of a snapshot: an event has so many frames."""
 RANKS, OPERATORS = 8, 100_000
@@ -79,6 +81,31 @@ KINDS: Mapping[str, Callable[[int], str]] = {
     "unlike": words,
     "failures": failure,
 }
+
+
+def repeated(size: int, line: Callable[[int], str], folder: Path) -> None:
+    """A log of one piece over and over: in real ones numbers differ, and forms of lines do not."""
+    piece = "".join(map(line, range(50_000))).encode()
+    with (folder / "log").open("wb") as file:
+        for _ in range(max(1, size // len(piece))):
+            file.write(piece)
+
+
+def one_line(size: int, folder: Path) -> None:
+    """A log whose only line has no end."""
+    with (folder / "log").open("wb") as file:
+        for _ in range(max(1, size // 10**6)):
+            file.write(b"weights 0.1 0.2 " * 62_500)
+
+
+def rank_files(size: int, folder: Path) -> None:
+    """A log of each of 1,000 ranks, all of which lose the connection to another."""
+    piece = "".join(map(step, range(size // FILES // 100))).encode()
+    for rank in range(FILES):
+        lost = (
+            f"[rank{rank}]: RuntimeError: [10.0.0.{rank % 250}]:{rank}: Connection closed by peer\n"
+        )
+        (folder / f"rank{rank}.log").write_bytes(piece + lost.encode())
 
 
 def snapshot() -> bytes:
@@ -169,26 +196,27 @@ def main(arguments: Sequence[str]) -> int:
     chosen = options.parse_args(arguments)
     random.seed(1)
     slow = False
-    for kind, line in KINDS.items():
-        # Of one piece over and over, the numbers differ in real logs and the forms do not.
-        piece = "".join(map(line, range(50_000))).encode()
+    size = chosen.megabytes * 10**6
+    logs: Mapping[str, Callable[[Path], None]] = {
+        **{kind: partial(repeated, size, line) for kind, line in KINDS.items()},
+        "one line": partial(one_line, size),
+        "files": partial(rank_files, size),
+    }
+    for kind, write in logs.items():
         with TemporaryDirectory() as folder:
-            path = Path(folder, "log")
-            with path.open("wb") as file:
-                for _ in range(max(1, chosen.megabytes * 10**6 // len(piece))):
-                    file.write(piece)
-            size = path.stat().st_size / 1e6
-            seconds, memory = read(path)
-        slow = slow or memory > MEMORY or (kind in USUAL and size / seconds < RATE)
-        told(kind, size, seconds, memory)
+            write(Path(folder))
+            whole = sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
+            seconds, memory = read(Path(folder))
+        slow = slow or memory > MEMORY or (kind in USUAL and whole / seconds < RATE)
+        told(kind, whole, seconds, memory)
     with TemporaryDirectory() as folder:
         path = Path(folder, "rank0.pickle")
         path.write_bytes(snapshot())
-        size = path.stat().st_size / 1e6
+        whole = path.stat().st_size / 1e6
         seconds, memory = read(path)
-    slow = slow or memory > SNAPSHOT_MEMORY or size / seconds < SNAPSHOT_RATE
-    told("snapshot", size, seconds, memory)
-    slow = traces(chosen.megabytes * 10**6) or slow
+    slow = slow or memory > SNAPSHOT_MEMORY or whole / seconds < SNAPSHOT_RATE
+    told("snapshot", whole, seconds, memory)
+    slow = traces(size) or slow
     return int(slow)
 
 

@@ -18,7 +18,9 @@ RANK = re.compile(r"(\d{1,7})(?:\.\w{1,10})*$")
 def is_dump(first: bytes) -> bool:
     """Whether a file may be one, by its first bytes: of a pickle, or of JSON with entries."""
     pickled = first.startswith(b"\x80") and (b"entries" in first or b"pg_config" in first)
-    return pickled or (first.lstrip().startswith(b"{") and b'"pg_config"' in first)
+    # In JSON the keys are sorted: the entries come first.
+    told = b'"pg_config"' in first or (b'"entries"' in first and b'"record_id"' in first)
+    return pickled or (first.lstrip().startswith(b"{") and told)
 
 
 @dataclass

@@ -123,26 +123,34 @@ def _decompressed(file: BufferedReader) -> Iterator[BinaryIO]:
 
 def found(paths: Sequence[Path]) -> Iterator[Input | NotRead]:
     """The files of these paths, those within folders in the order of their names."""
-    denied: list[OSError] = []
-    files = [*itertools.islice(_files(paths, denied.append), MOST_FILES + 1)]
+    refused: list[NotRead] = []
+    files = [*itertools.islice(_files(paths, refused.append), MOST_FILES + 1)]
     folders = [os.path.dirname(os.path.abspath(path)) for path in files if path != STDIN]
     root = os.path.commonpath(folders) if folders else os.curdir
     for path in files[:MOST_FILES]:
         yield Input(path=path, name="stdin" if path == STDIN else os.path.relpath(path, root))
-    for error in denied:
-        yield NotRead(name=os.path.relpath(error.filename), why=error.strerror or str(error))
+    yield from refused
     if len(files) > MOST_FILES:
         yield NotRead(name="the others", why=f"there are more than {MOST_FILES} files")
 
 
-def _files(paths: Sequence[Path], tell: Callable[[OSError], None]) -> Iterator[Path]:
+def _files(paths: Sequence[Path], refuse: Callable[[NotRead], None]) -> Iterator[Path]:
+    def denied(error: OSError) -> None:
+        why = error.strerror or str(error)
+        refuse(NotRead(name=os.path.relpath(error.filename), why=why))
+
     for path in paths:
         if path == STDIN or not path.is_dir():
             yield path
             continue
-        for where, folders, names in os.walk(path, onerror=tell):
+        for where, folders, names in os.walk(path, onerror=denied):
             folders.sort()
-            yield from (Path(where, name) for name in sorted(names))
+            for one in (Path(where, name) for name in sorted(names)):
+                # A pipe that nobody named may never end.
+                if one.exists() and not one.is_file():
+                    refuse(NotRead(name=os.path.relpath(one), why="it is no regular file"))
+                else:
+                    yield one
 
 
 def blocks(content: Content) -> Iterator[bytes]:

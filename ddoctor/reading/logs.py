@@ -16,7 +16,7 @@ from ddoctor.reading.excerpts import Around, Surroundings
 from ddoctor.reading.inputs import LONGEST, Content, Input, blocks, shortened
 from ddoctor.reading.log_endings import LogEndings
 from ddoctor.reading.log_lines import Forms, Meaning
-from ddoctor.reading.machine.outputs import KINDS, Outputs
+from ddoctor.reading.machine.outputs import MAY_BEGIN, OF_BEGINNINGS, Outputs
 from ddoctor.reading.prefixes import Said, Writer
 from ddoctor.reading.stacks import Stacks
 from ddoctor.reading.tracebacks import Raised, Tracebacks
@@ -38,6 +38,8 @@ MOST_EXCERPTS = 50
 MOST_LAST = 2_000
 """Lines at the end of a file in which the last one of each rank is looked for."""
 NOBODY = Said("")
+NOTHING = "\0\ufeff"
+"""What may be before a line: NUL bytes of a file with a hole, a mark of the byte order."""
 TERMINATED = "terminated"
 """The pattern of what C++ prints before it aborts."""
 
@@ -130,7 +132,11 @@ class LogReader:
             if meaning is not None or writers or stacks:
                 more = lines[place + 1 : place + 1 + MOST_MORE]
                 self._line(lines[place], more, number + place, meaning)
-            elif outputs or (begins and place < GLANCE):
+            elif (
+                outputs
+                or self.outputs.named_at == number + place
+                or (begins and place < GLANCE and MAY_BEGIN.search(lines[place], 0, LONGEST))
+            ):
                 self._output(self._said(shortened(lines[place])), number + place, None)
         self.lines += len(lines)
         self._forget(number + len(lines) - MOST_SILENT)
@@ -200,15 +206,18 @@ class LogReader:
             self._traceback(said, number)
         if self._stacks.unfinished:
             self._stacks.feed(said, self.files[-1], number)
-        self._output(said, number, None)
+        if self.outputs.unfinished or number <= GLANCE:
+            self._output(said, number, None)
 
     def _output(self, said: Said, number: int, meaning: Meaning | None) -> None:
-        kinds = KINDS if number <= GLANCE else meaning.outputs if meaning is not None else ()
-        if kinds or self.outputs.unfinished or (meaning is not None and meaning.prompt):
-            self.outputs.feed(said, self.files[-1], number, kinds)
+        kinds = meaning.outputs if meaning is not None else ()
+        if number <= GLANCE:
+            kinds += OF_BEGINNINGS
+        self.outputs.feed(said, self.files[-1], number, kinds)
 
     def _said(self, line: bytes) -> Said:
-        return self._known(prefixes.parsed(line.decode(errors="replace"), self._label))
+        text = line.decode(errors="replace").lstrip(NOTHING)
+        return self._known(prefixes.parsed(text, self._label))
 
     def _text(self, line: bytes) -> str:
         return prefixes.parsed(line[:LONGEST].decode(errors="replace"), self._label).text

@@ -9,7 +9,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence import bundle, limits
 from ddoctor.evidence.section import Evidence
 from ddoctor.reading.dumps import Dumps, is_dump
-from ddoctor.reading.inputs import DAMAGE, UTF16, NotRead, found
+from ddoctor.reading.inputs import DAMAGE, GLANCE, UTF16, NotRead, found
 from ddoctor.reading.logs import LogReader
 from ddoctor.reading.snapshots import Snapshots, is_snapshot
 from ddoctor.reading.trace_events import is_trace
@@ -48,7 +48,8 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
                 else:
                     logs.read(one, content)
         except DAMAGE as error:
-            refused.append(NotRead(name=one.name, why=_words(error)))
+            some = "the rest, because " * (logs.files[-1:] == [one.name])
+            refused.append(NotRead(name=one.name, why=some + _words(error)))
         except (DoctorError, ValueError) as error:
             refused.append(NotRead(name=one.name, why=str(error)))
     evidence = bundle.together(bundles.items())
@@ -75,9 +76,17 @@ def _foreign(first: bytes) -> str:
         return "it is empty"
     if first.startswith(UTF16):
         return "it is UTF-16: convert it with iconv -f utf-16 -t utf-8"
-    # A log may have a few NUL bytes where two processes wrote to one file.
-    if len(first) - len(first.translate(None, CONTROL)) > len(first) // 30:
+    low, high = first[::2], first[1::2]
+    for name, one, other in (("utf-16le", low, high), ("utf-16be", high, low)):
+        if 0 not in one and other.count(0) > len(other) // 2:
+            return f"it is UTF-16: convert it with iconv -f {name} -t utf-8"
+    # A log has NUL bytes at its beginning or end where it was cut off, or the host lost power, and
+    # a few where two processes wrote to one file.
+    text = first.strip(b"\0")
+    if not text or len(text) - len(text.translate(None, CONTROL)) > len(text) // 30:
         return "it is a binary file of no known kind"
+    if text.lstrip()[:1] in (b"{", b"[") and len(first) == GLANCE and b"\n" not in text:
+        return "it is JSON of no known kind"
     return ""
 
 

@@ -17,10 +17,17 @@ import zstandard
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import bundle
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.reading import inputs, reader
 from tests.healthy import healthy
 
 LINE = b"[rank7]: torch.AcceleratorError: CUDA error: invalid device ordinal\n"
+RAISED = (
+    b"[rank3]: Traceback (most recent call last):\n"
+    b'[rank3]:   File "/home/ann/train.py", line 8, in main\n'
+    b"[rank3]:     labels = table[key]\n"
+    b"[rank3]: KeyError: 'cat'\n"
+)
 
 
 def log_of(path: Path) -> Log:
@@ -46,7 +53,16 @@ def test_compressed_files_are_recognised_by_content(tmp_path: Path, compress: ob
     ("content", "words"),
     [
         (b"", "it is empty"),
-        ("step 1\n".encode("utf-16"), "iconv"),
+        ("step 1\n".encode("utf-16"), "iconv -f utf-16 -t"),
+        (("step 1\n" * 99).encode("utf-16-le"), "iconv -f utf-16le -t"),
+        (("step 1\n" * 99).encode("utf-16-be"), "iconv -f utf-16be -t"),
+        (bytes(100_000), "binary"),
+        (Path(sys.executable).resolve().read_bytes()[:100_000], "binary"),
+        (b'{"number": ' + b"9" * 1_000_000 + b"}", "JSON of no known kind"),
+        (b'{"entries": [{"record_id": ' + b"9" * 1_000_000, "no records of torch"),
+        (b'{"entries": [{"frames": [], "record_id": 0,', "no records of torch"),
+        (b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "na', "no trace of torch"),
+        (b'{"schema": ' + b"9" * 1_000_000 + b"}", "is not a whole evidence bundle"),
         (bytes(range(256)) * 40 + bytes(4000), "binary"),
         (os.urandom(100_000), "binary"),
         (gzip.compress(os.urandom(4000))[:900], "cut off"),
@@ -73,6 +89,66 @@ def test_a_folder_is_walked(tmp_path: Path) -> None:
         path.write_bytes(LINE)
     log = log_of(tmp_path)
     assert log.files == ("notes.txt", "attempt_0/0/stderr.log", "attempt_0/1/stderr.log")
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
+def test_of_a_file_that_is_cut_off_the_beginning_is_read(
+    tmp_path: Path, compress: Callable[[bytes], bytes]
+) -> None:
+    whole = compress(b"step 1\n" + RAISED + os.urandom(3_000_000).hex().encode())
+    (tmp_path / "a.log").write_bytes(whole[: len(whole) // 2])
+    evidence, (refused,) = reader.read([tmp_path])
+    (run,) = evidence.all(TrainingRun)
+    assert (run.ranks[0].rank, run.ranks[0].logged) == (3, "a.log:5")
+    assert refused.why.startswith("the rest, because it is damaged or cut off")
+
+
+@pytest.mark.parametrize(
+    ("before", "line"), [(bytes(4096), 1), (b"step 1\n" + bytes(90), 2), (b"\xef\xbb\xbf", 1)]
+)
+def test_nul_bytes_and_a_mark_of_the_byte_order(tmp_path: Path, before: bytes, line: int) -> None:
+    (tmp_path / "log").write_bytes(before + LINE + b"step 1\n" * 1000 + bytes(10_000))
+    (event,) = log_of(tmp_path / "log").events
+    assert (event.line, event.rank) == (line, 7)
+
+
+def test_a_number_without_an_end(tmp_path: Path) -> None:
+    number = b"9" * 10_000_000
+    lines = (
+        b"step %s: %s%%|",
+        b"[rank%s]: rank %s",
+        b"  rank      : %s (local_rank: %s)",
+        b"  exitcode  : -%s (pid: %s)",
+        b"[Rank %s] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=%s)",
+        b"Duplicate GPU detected : rank %s and rank %s both on CUDA device 1",
+    )
+    told = b"".join(line % (number, number) + b"\n" for line in lines)
+    (tmp_path / "log").write_bytes(told + LINE)
+    assert [one.rank for one in log_of(tmp_path / "log").of("device-ordinal")] == [7]
+
+
+def test_what_is_no_file_in_a_folder_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "denied").mkdir()
+    (tmp_path / "log").write_bytes(LINE)
+    scan = os.scandir
+
+    def scandir(path: str) -> object:
+        if path.endswith("denied"):
+            raise PermissionError(13, "Permission denied", path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    # Somebody may write to the pipe at any time.
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    try:
+        evidence, refused = reader.read([tmp_path])
+    finally:
+        os.close(writer)
+    assert evidence.all(Log)[0].files == ("log",)
+    assert [one.why for one in refused] == ["it is no regular file", "Permission denied"]
 
 
 def test_a_missing_file_and_a_pipe_without_a_writer_are_named(tmp_path: Path) -> None:

@@ -56,6 +56,10 @@ KINDS: Sequence[Kind] = (
     nccl_tests.KIND,
     gpu_diagnostic.KIND,
 )
+OF_BEGINNINGS = tuple(one for one in KINDS if not one.holds)
+"""Those that are recognised at the beginning of a file."""
+MAY_BEGIN = re.compile(rb"=| @ |[#$%+] +[A-Za-z]")
+"""What each of their first lines holds, and each prompt: a fast test beforehand."""
 MOST_LINES = 20_000
 """Lines that are kept of an output; 64 GPUs have 12,000 in `nvidia-smi -q`."""
 MOST_CHARACTERS = 2**20
@@ -128,7 +132,7 @@ class Outputs:
     """Of one command, the last output counts."""
     _host: str = ""
     """The host of the last prompt of the file."""
-    _named_at: int = 0
+    named_at: int = 0
     """Number of the line that is the name of the host; 0: none is."""
 
     def feed(self, said: Said, file: str, number: int, kinds: Sequence[Kind] = KINDS) -> None:
@@ -146,7 +150,7 @@ class Outputs:
                 now.take(text, number)
                 return
             self._close(source)
-        if number == self._named_at and re.fullmatch(HOST, text):
+        if number == self.named_at and re.fullmatch(HOST, text):
             self._host = text
             return
         kind = next((one for one in kinds if one.begins.match(text)), None)
@@ -166,7 +170,7 @@ class Outputs:
         elsewhere = ELSEWHERE.match(command) is not None
         if prompt["host"] or elsewhere:
             self._host = "" if elsewhere else prompt["host"]
-        self._named_at = number + 1 if HOSTNAME.fullmatch(command) else 0
+        self.named_at = number + 1 if HOSTNAME.fullmatch(command) else 0
         for kind in KINDS:
             if kind.command is not None and kind.command.match(command):
                 self.unfinished[source] = self._new(kind, said, file, number, asked=True)
@@ -190,7 +194,7 @@ class Outputs:
         for now in self._scattered.values():
             self._keep(now)
         self._scattered.clear()
-        self._host, self._named_at = "", 0
+        self._host, self.named_at = "", 0
 
     def _close(self, source: object) -> None:
         self._keep(self.unfinished.pop(source))
