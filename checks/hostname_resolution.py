@@ -44,6 +44,8 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 def own_name(network: Network, rendezvous: Rendezvous | None) -> Iterator[Finding]:
     name = network.own_name
+    if not name.name:
+        return
     nodes = rendezvous.several_nodes if rendezvous is not None else ""
     bound = gloo_choice(network).interfaces
     chosen = bool(network.gloo_socket_ifname and bound)

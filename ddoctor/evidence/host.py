@@ -19,13 +19,13 @@ class NumaNode(Part, frozen=True, kw_only=True):
 class Cpus(Section, frozen=True, kw_only=True):
     """Logical CPUs that exist, that this process may use, and that its cgroup grants."""
 
-    commands = ("doctor", "probe", "run")
+    commands = ("doctor", "probe", "run", "diagnose")
 
     model: str = ""
     logical: Count
     """Number of logical CPUs of the host."""
     allowed: tuple[int, ...]
-    """Affinity mask of this process: indices of logical CPUs."""
+    """Affinity mask of this process: indices of logical CPUs. As printed: those online."""
     cpuset: tuple[int, ...] | None = None
     """CPUs that the cgroup allows; None: no cpuset is visible."""
     quota: float | None = None

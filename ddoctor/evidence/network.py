@@ -91,11 +91,13 @@ class ResolvedName(Part, frozen=True, kw_only=True):
 class Network(Section, frozen=True, kw_only=True):
     """Interfaces, default route and host name, and the variables in force for NCCL and gloo."""
 
+    commands = ("doctor", "probe", "diagnose")
+
     interfaces: tuple[Interface, ...]
     """In the kernel's order of addresses."""
     default_route: Route | None = None
     own_name: ResolvedName
-    """The name from gethostname(); gloo binds to its address."""
+    """The name from gethostname(); gloo binds to its address. Without a name: not seen."""
     announced_name: str = ""
     """The name from getfqdn(); torchrun's c10d rendezvous announces it to the other nodes."""
     nccl_socket_ifname: str | None = None

@@ -71,6 +71,8 @@ def _software(software: Software) -> str:
 
 
 def _network(network: Network, *, own_address: bool = True) -> str:
+    if network.printed:
+        return f"{listed([one.name for one in network.interfaces if one.usable])} can be used"
     choices = {"NCCL": nccl_choice(network), "gloo": gloo_choice(network)}
     text = "; ".join(
         f"{library} uses {listed(choice.interfaces) or 'no interface'} ({choice.rule})"

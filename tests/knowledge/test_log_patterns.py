@@ -32,4 +32,5 @@ def test_each_name_is_there_once_and_some_check_asks_for_it() -> None:
     texts = [(ROOT / f"checks/{name}.py").read_text() for name in checks]
     # What a rank printed as it ended belongs to its ending.
     texts.append((ROOT / "ddoctor/reading/logs.py").read_text())
+    texts.append((ROOT / "ddoctor/analysis/log_events.py").read_text())
     assert [name for name in names if not any(f'"{name}"' in text for text in texts)] == []

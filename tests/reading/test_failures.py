@@ -6,9 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor import engine
 from ddoctor.evidence.log import Excerpt, Log
 from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Confidence
 from ddoctor.reading import reader
+
+LOST = "[127.0.0.1]:4711: Connection closed by peer"
 
 
 def raises(rank: int, word: str, stamp: str = "") -> str:
@@ -58,6 +62,22 @@ def test_without_comparable_times_the_order_is_not_known(tmp_path: Path, stamp: 
     a = raises(0, "a", "2026-11-25 10:00:09,000 ")
     _, run = read(tmp_path, a=a, b=raises(1, "b", stamp))
     assert not run.ordered
+
+
+def test_a_rank_is_called_the_first_only_where_that_is_known(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text(raises(0, "a"))
+    (tmp_path / "b.log").write_text(raises(1, "b") + f"[rank2]: RuntimeError: {LOST}\n")
+    evidence, _ = reader.read([tmp_path])
+    found = engine.examine(evidence, "diagnose").findings[0]
+    assert "one of 2 that failed, and the times in the logs do not say which" in found.because
+    assert found.confidence is Confidence.POSSIBLE
+    (tmp_path / "a.log").write_text((tmp_path / "b.log").read_text() + raises(0, "a"))
+    (tmp_path / "b.log").unlink()
+    evidence, _ = reader.read([tmp_path])
+    (found,) = engine.examine(evidence, "diagnose").findings
+    assert "rank 1 raised KeyError: 'b'" in found.because
+    assert "the first of 2 that failed" in found.because
+    assert found.confidence is Confidence.LIKELY
 
 
 def test_the_table_of_torchrun_names_the_first_failure(tmp_path: Path) -> None:

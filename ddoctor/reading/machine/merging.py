@@ -10,7 +10,7 @@ from msgspec.structs import fields, replace
 
 from ddoctor.evidence.gpus import Gpu, KernelLog
 from ddoctor.evidence.host import Disk
-from ddoctor.evidence.network import RdmaDevice, RdmaPort
+from ddoctor.evidence.network import Interface, RdmaDevice, RdmaPort
 from ddoctor.evidence.printed import GpuDiagnostic, NcclTests
 from ddoctor.evidence.section import Part, Section
 from ddoctor.evidence.software import Package, Variable
@@ -21,6 +21,7 @@ KEYS: Mapping[type[Part], str] = {
     Gpu: "index",
     Disk: "mount",
     Package: "name",
+    Interface: "name",
     RdmaDevice: "name",
     RdmaPort: "number",
     Variable: "name",

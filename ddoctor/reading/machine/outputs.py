@@ -14,12 +14,15 @@ from math import inf
 
 from msgspec.structs import replace
 
+from ddoctor.evidence.network import Network
 from ddoctor.evidence.printed import PrintedOutput, PrintedOutputs
 from ddoctor.evidence.section import Evidence, Section
+from ddoctor.evidence.software import Environment
 from ddoctor.reading.machine import (
     environment_reports,
     file_systems,
     gpu_diagnostic,
+    interfaces,
     kernel_lines,
     limits,
     memory,
@@ -29,6 +32,7 @@ from ddoctor.reading.machine import (
     nvidia_smi_query,
     nvidia_smi_topology,
     packages,
+    processors,
     rdma,
     variables,
 )
@@ -51,6 +55,8 @@ KINDS: Sequence[Kind] = (
     limits.KIND,
     file_systems.KIND,
     memory.KIND,
+    processors.KIND,
+    interfaces.KIND,
     rdma.KIND,
     rdma.DEVINFO,
     nccl_tests.KIND,
@@ -241,6 +247,10 @@ class Outputs:
                 new = replace(section, host=section.host or host, printed=True)
                 key = (type(new), new.host)
                 together[key] = merged(together[key], new) if key in together else new
+        for (_, host), section in [*together.items()]:
+            environment = together.get((Environment, host))
+            if isinstance(section, Network) and isinstance(environment, Environment):
+                together[Network, host] = interfaces.with_settings(section, environment)
         known = {(type(one), one.host) for one in bundles}
         yield from (section for key, section in together.items() if key not in known)
         if named:
