@@ -12,7 +12,7 @@ from ddoctor.reading.inputs import Content, Input
 from ddoctor.reading.recorded_frames import placed
 
 # torch puts the rank at the end: nccl_trace_rank_3, comm_lib_trace_rank_3; people add .json.
-RANK = re.compile(r"(\d{1,7})(?:\.\w{1,10})*$")
+RANK = re.compile(r"(\d{1,7})(?:\.\w{1,10}){0,9}$")
 
 
 def is_dump(first: bytes) -> bool:

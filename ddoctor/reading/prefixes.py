@@ -37,7 +37,7 @@ NAMED = re.compile(r"\(\?P<(\w+)>")
 ANY = re.compile("|".join(NAMED.sub("(", form) for form in FORMS))
 NAMES = tuple(NAMED.findall("".join(FORMS)))
 # These look like ordinary text, so that nearly each line of a file must begin with them.
-LABEL = re.compile(rf" *(?P<rank>{NUMBER}): ")
+LABEL = re.compile(rf"^ *(?P<rank>{NUMBER}): ")
 # Names of hosts in a cluster have a number, and levels such as INFO have none.
 PDSH = re.compile(rf"(?=[A-Za-z.-]{{0,60}}\d)(?P<host>{HOST}): (?=\S)")
 

@@ -18,7 +18,7 @@ from ddoctor.reading.trace_host import ONE_PROCESS, RankEvents
 from ddoctor.reading.trace_ranks import Collective, RankTimeline
 
 # In the names that people give: rank3.json.gz, trace_rank_3.pt.trace.json, trace-3.json.
-RANK = re.compile(r"rank[-_.]?(\d{1,7})|(\d{1,7})(?:\.[a-zA-Z]\w{0,9})*$", re.IGNORECASE)
+RANK = re.compile(r"rank[-_.]?(\d{1,7})|(\d{1,7})(?:\.[a-zA-Z]\w{0,9}){0,9}$", re.IGNORECASE)
 # Size of DDP's first and smallest bucket (dist._DEFAULT_FIRST_BUCKET_BYTES).
 SMALL_BYTES = 2**20
 MOST_SYNCS = 5

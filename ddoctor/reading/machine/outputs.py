@@ -78,7 +78,7 @@ MOST_BLANK = 3
 PROMPT = re.compile(
     rf"^(?:\([\w.-]{{1,60}}\) )?"
     rf"(?:\[?[A-Za-z_][\w.-]{{0,60}}@(?P<host>{HOST})\b[^#$%>]{{0,200}}\]?)?"
-    r" ?[#$%+]+ +(?P<command>[A-Za-z]\S*(?: .{0,300})?)$"
+    r" ?[#$%+]+ +(?P<command>[A-Za-z]\S{0,300}(?: .{0,300})?)$"
 )
 PROMPTS = ("$ ", "# ")
 """Texts of which each prompt holds one."""

@@ -61,7 +61,7 @@ LIST = Kind(
     name="pip list",
     holds=("package  ",),
     begins=re.compile(r"^Package +Version(?: +\S.{0,60})?$"),
-    goes_on=re.compile(rf"^(?:-{{3,}}[- ]*|{NAME} +{VERSION}(?: .*)?)$"),
+    goes_on=re.compile(rf"^(?:-{{3}}[- ]*|{NAME} +{VERSION}(?: .*)?)$"),
     read=_read,
 )
 FREEZE = Kind(
