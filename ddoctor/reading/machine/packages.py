@@ -69,7 +69,9 @@ FREEZE = Kind(
     begins=re.compile(rf"^{NAME}(?:=={VERSION}| @ \S+)$"),
     goes_on=re.compile(rf"^(?:{NAME}(?:=={VERSION}| @ \S+)|-e \S+|# Editable .*)$"),
     read=_read,
-    command=re.compile(r"(?:\S*python\S* -m )?\S*pip3? freeze\b"),
+    command=re.compile(
+        r"^(?:(?:\S{1,200}/)?python[\d.]{0,9} -m )?(?:\S{1,200}/)?pip[\d.]{0,9} freeze\b"
+    ),
     # What a project asks for in its requirements is shorter, and need not be installed.
     fewest=30,
 )
