@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from ddoctor.evidence import redaction
-from ddoctor.evidence.log import LastLine, Log, LogEvent, LogPattern
+from ddoctor.evidence.log import LastLine, Log, LogPattern
 from ddoctor.evidence.section import Section
 from ddoctor.reading import prefixes
-from ddoctor.reading.excerpts import Around, Surroundings
+from ddoctor.reading.excerpts import Surroundings
 from ddoctor.reading.inputs import LONGEST, Content, Input, blocks, shortened
 from ddoctor.reading.log_endings import LogEndings
 from ddoctor.reading.log_lines import Forms, Meaning
 from ddoctor.reading.machine.outputs import MAY_BEGIN, OF_BEGINNINGS, Outputs
 from ddoctor.reading.prefixes import Said, Writer
+from ddoctor.reading.seen_lines import LONGEST_VALUE, SeenLine
 from ddoctor.reading.stacks import Stacks
 from ddoctor.reading.tracebacks import Raised, Tracebacks
 
@@ -28,9 +29,6 @@ MOST_WRITERS = 10_000
 MOST_RANKS = 100_000
 MOST_SILENT = 10_000
 """Lines of others after which a traceback is not waited for any more."""
-LONGEST_TEXT = 1_000
-"""Characters that are kept of a line."""
-LONGEST_VALUE = 300
 MOST_MORE = 4
 """Following lines that may belong to one."""
 MOST_EXCERPTS = 50
@@ -45,37 +43,6 @@ TERMINATED = "terminated"
 
 
 @dataclass
-class _Seen:
-    """A line that matches a pattern, with those that say the same."""
-
-    pattern: str
-    rank: int | None
-    host: str
-    file: str
-    line: int
-    last: int = 0
-    count: int = 0
-    text: str = ""
-    values: Mapping[str, str] = field(default_factory=dict)
-    around: Around | None = None
-
-    def event(self) -> LogEvent:
-        return LogEvent(
-            pattern=self.pattern,
-            text=redaction.beginning(self.text.strip(), LONGEST_TEXT),
-            file=self.file,
-            line=self.line,
-            rank=self.rank,
-            host=self.host,
-            values={
-                key: redaction.beginning(value, LONGEST_VALUE) for key, value in self.values.items()
-            },
-            count=self.count,
-            last=self.last,
-        )
-
-
-@dataclass
 class LogReader:
     """Reads all logs of a run, one after the other."""
 
@@ -83,7 +50,7 @@ class LogReader:
     lines: int = 0
     outputs: Outputs = field(default_factory=Outputs)
     """What commands of a machine printed."""
-    _seen: dict[tuple[object, ...], _Seen] = field(default_factory=dict)
+    _seen: dict[tuple[object, ...], SeenLine] = field(default_factory=dict)
     _excerpts: Counter[str] = field(default_factory=Counter)
     """How many are kept of each pattern."""
     _forms: Forms = field(default_factory=Forms)
@@ -263,7 +230,7 @@ class LogReader:
         key = (row.name, rank, host, *same)
         seen = self._seen.get(key)
         if seen is None and len(self._seen) < MOST_EVENTS:
-            seen = self._seen[key] = _Seen(row.name, rank, host, self.files[-1], number)
+            seen = self._seen[key] = SeenLine(row.name, rank, host, self.files[-1], number)
             if not row.latest and self._excerpts[row.name] < MOST_EXCERPTS:
                 self._excerpts[row.name] += 1
                 seen.around = self._near.around(number)

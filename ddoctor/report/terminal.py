@@ -143,9 +143,12 @@ def _happened(evidence: Evidence, width: int) -> Iterator[Text]:
 
 
 def _timeline(report: Report, evidence: Evidence, width: int) -> Iterator[Text]:
-    """Yield what a log says; of a recorded run, the facts have the ends of the ranks."""
+    """Yield what a log says; of a recorded run, the facts have the ends of the ranks.
+
+    A single line that names no rank and no host is in its finding.
+    """
     found = timeline.timeline(report, evidence)
-    if not found.rows or not found.of_log:
+    if not found.of_log or [row.is_named for row in found.rows] in ([], [False]):
         return
     yield Text()
     yield Text(found.table.title, style="bold")

@@ -58,6 +58,11 @@ class Row:
     excerpt: Excerpt | None = None
 
     @property
+    def is_named(self) -> bool:
+        """Whether it is known which ranks or which host it is of."""
+        return bool(self.host) or any(number >= 0 for number in self.numbers)
+
+    @property
     def who(self) -> str:
         """The ranks, or else the host."""
         named = [number for number in self.numbers if number >= 0]

@@ -157,6 +157,13 @@ def test_the_lines_of_a_cause_are_in_it_and_those_of_a_note_are_not() -> None:
     assert told(found) == [("rank 1", "reported")]
 
 
+def test_a_single_line_that_names_nobody_is_not_shown_twice() -> None:
+    nobody = in_a_log(fell(-1), excerpts=[excerpt("train.log:-1")])
+    assert told(timeline(QUIET, nobody)) == [("not named", "failed")]
+    assert "timeline" not in printed(QUIET, nobody)
+    assert "timeline" in printed(QUIET, in_a_log(fell(3)))
+
+
 HOSTILE = "\x1b[31m<script>alert(1)</script> ``` [x](http://a.b) \x07"
 
 
