@@ -103,7 +103,9 @@ def parsed(line: str, label: re.Pattern[str] | None = None) -> Said:
     for _ in range(len(FORMS)):
         if not (match := ANY.match(text)):
             break
-        told |= {n: value for n, value in zip(NAMES, match.groups(), strict=True) if value}
+        # A time alone says nothing of the writer.
+        if match.lastindex:
+            told |= {n: value for n, value in zip(NAMES, match.groups(), strict=True) if value}
         text = text[match.end() :]
     within = WITHIN.search(text) if "ank" in text else None
     rank, local, pid = told.get("rank"), told.get("local"), told.get("pid")
