@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -16,8 +17,10 @@ from ddoctor.reading.excerpts import Around
 from ddoctor.reading.prefixes import Writer
 from ddoctor.reading.tracebacks import Raised
 
-MOST_RAISED = 2_000
+MOST_RAISED = 5_000
 """Exceptions that are kept, the first ones."""
+MOST_FRAMES, FEW_FRAMES = 200_000, 20
+"""Frames of all exceptions that are kept; once there are more, the innermost few of each."""
 MOST_EXITS = 100_000
 LONGEST_MESSAGE = 4_000
 UNKNOWN = -1
@@ -56,6 +59,8 @@ class LogEndings:
 
     _raised: dict[object, _Failure] = field(default_factory=dict)
     """The last of each rank, each one without a rank."""
+    _frames: int = 0
+    """The frames of all of them."""
     _exits: dict[int, _Exit] = field(default_factory=dict)
     _table_rank: int | None = None
     _is_first: bool = False
@@ -68,8 +73,14 @@ class LogEndings:
         distinct = (one.exception, one.message, place) if key is None else key
         if one.of_launcher or (key is None and distinct in self._raised):
             return
-        if len(self._raised) < MOST_RAISED or distinct in self._raised:
-            self._raised[distinct] = _Failure(writer, one, around)
+        before = self._raised.get(distinct)
+        if before is None and len(self._raised) >= MOST_RAISED:
+            return
+        self._frames -= len(before.raised.stack) if before is not None else 0
+        if self._frames + len(one.stack) > MOST_FRAMES:
+            one = dataclasses.replace(one, stack=one.stack[-FEW_FRAMES:])
+        self._frames += len(one.stack)
+        self._raised[distinct] = _Failure(writer, one, around)
 
     def row(self, text: str, around: Callable[[], Around]) -> None:
         """Take a line that may be one of torchrun's table."""
