@@ -149,6 +149,16 @@ def in_a_log(log: Log, hosts: tuple[Disks, ...] | None) -> Iterator[Finding]:
             ),
         )
         return
+    if error := log.first("disk-error"):
+        yield log_events.finding(
+            [error],
+            "a read or write failed below the file system: the disk, its file server, or the "
+            "space or quota on that server",
+            Fix(
+                summary="look at the space and the errors of the disk where the run writes",
+                paste="df -h .; quota -s; sudo dmesg -T | grep -iE 'i/o error|nfs|lustre' | tail",
+            ),
+        )
 
 
 def _by_disk(rank: LiveRankState) -> bool:

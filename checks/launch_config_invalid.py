@@ -41,3 +41,13 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
+    elif event := log.first("batch-size"):
+        yield log_events.finding(
+            [event],
+            "the batch sizes do not fit the number of ranks",
+            Fix(
+                summary="make the global batch the product of the other numbers",
+                paste="global batch = batch of one rank × accumulation steps × data-parallel ranks",
+                language="text",
+            ),
+        )

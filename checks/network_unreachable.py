@@ -18,12 +18,14 @@ To fix it, open all TCP ports between the hosts, or run containers with ``--netw
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import log_events
-from ddoctor.analysis.environment_fixes import connection_test
+from ddoctor.analysis.environment_fixes import choose_interface, connection_test
 from ddoctor.evidence.joining import Attempt, HostJoining, Reach
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 # A download or a tracker that cannot be reached is another matter.
@@ -46,6 +48,8 @@ NOT_LISTENING = (
     "was refused: the host is up, but no process listens: its command was not started or has "
     "ended, or a firewall rejects the connection"
 )
+OF_CONNECTING = re.compile(r"nccl|connect|socket|route|unreachable|timed out", re.IGNORECASE)
+"""What a rank says that cannot reach another one."""
 FEW = 6
 """Connections that one finding lists."""
 
@@ -106,7 +110,9 @@ def to_the_endpoint(host_joining: HostJoining) -> Iterator[Finding]:
     )
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
+def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    if log_events.failed_otherwise(run, OF_CONNECTING):
+        return
     for event in log.of("nccl-connect", "no-route", "nccl-no-subnet"):
         address = event.values.get("address", "")
         if address.startswith("fe80"):
@@ -125,6 +131,9 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 summary="open all TCP ports between the nodes, and test one",
                 paste=f"nc -vz {address or 'ADDRESS'} 29500; sudo iptables -L -n | head -40",
             ),
+            *(() if bridge else (choose_interface("eth0"),)),
+            # The rank may also have told the others an address of the wrong interface.
+            confidence=Confidence.POSSIBLE if event.pattern == "no-route" else Confidence.LIKELY,
         )
         return
 

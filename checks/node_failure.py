@@ -4,7 +4,7 @@ The node crashed, lost its network, or was evicted or preempted. All ranks on it
 scheduler ends the others. Their errors only say that a connection broke.
 
 Symptoms: "DUE TO NODE FAILURE" or "Node failure on NODE" from Slurm; NodeNotReady, Evicted or
-Preempted in the events of a pod.
+Preempted in the events of a pod; "has been marked dead" from Ray.
 
 To fix it, take the node out of service, and continue from the last checkpoint without it.
 """
@@ -35,4 +35,20 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 caution="resume from the last checkpoint",
             ),
             confidence=Confidence.CERTAIN,
+        )
+
+
+def in_a_log_of_ray(log: Log) -> Iterator[Finding]:
+    events = log.of("ray-node-dead")
+    if events:
+        yield log_events.finding(
+            events,
+            "Ray does not hear from the node any more: it is gone, without memory, or too busy to "
+            "answer",
+            Fix(
+                summary="look at what the node and its raylet wrote last",
+                paste="ray list nodes --filter state=DEAD --detail\n"
+                "tail -n 40 /tmp/ray/session_latest/logs/raylet.out; sudo dmesg -T | tail -n 40",
+                caution="on the node itself, if it is still up",
+            ),
         )

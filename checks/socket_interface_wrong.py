@@ -25,11 +25,11 @@ from dataclasses import replace
 from difflib import get_close_matches
 
 from ddoctor.analysis import log_events
-from ddoctor.analysis.environment_fixes import export
+from ddoctor.analysis.environment_fixes import choose_interface, export
 from ddoctor.analysis.interface_choice import matches, names_of, nccl_choice
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Interface, Network, Rdma, Rendezvous
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Finding, Observation, Severity
 
 EXPLAINS = ("dead-rank", "network-unreachable", "first-failure-masked", "script-error")
 # NCCL lists what it uses as [0]eth0:10.0.0.1<0>.
@@ -99,7 +99,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         yield log_events.finding(
             [event],
             "no interface of this machine has the name or the address that was asked for",
-            _choose("eth0"),
+            choose_interface("eth0"),
         )
         return
     fallen, failed = log.of("gloo-loopback"), log.of("gloo-connect", "no-route")
@@ -107,7 +107,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         yield log_events.finding(
             [*fallen, *failed],
             "gloo listens on the loopback interface, and ranks on other machines cannot connect",
-            _choose("eth0"),
+            choose_interface("eth0"),
         )
         return
     for event in log.of("nccl-interfaces"):
@@ -120,7 +120,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             yield log_events.finding(
                 [event],
                 f"NCCL uses {' and '.join(odd)}, over which no other machine is reached",
-                _choose(good[0] if good else "eth0"),
+                choose_interface(good[0] if good else "eth0"),
                 severity=Severity.ERROR if trouble else Severity.NOTE,
                 confidence=Confidence.LIKELY if trouble else Confidence.POSSIBLE,
             )
@@ -130,14 +130,6 @@ def in_a_log(log: Log) -> Iterator[Finding]:
 def _leads_nowhere(name: str, address: str) -> bool:
     """Whether it is loopback, of containers or tunnels, or has only a link-local address."""
     return name == "lo" or name.startswith(VIRTUAL) or address.lower().startswith("fe80:")
-
-
-def _choose(name: str) -> Fix:
-    return Fix(
-        summary="name the interface that connects the machines, on each of them",
-        paste=f"ip -brief address\nexport NCCL_SOCKET_IFNAME={name} GLOO_SOCKET_IFNAME={name}",
-        caution="the name may differ between machines: list all, separated by commas",
-    )
 
 
 def _stays_here(one: Interface, toward: Interface) -> bool:

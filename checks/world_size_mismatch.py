@@ -14,6 +14,7 @@ To fix it, set the same number of hosts and ranks per host in every launcher.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from math import prod
@@ -23,6 +24,7 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.joining import HostJoining, Joining
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -37,6 +39,8 @@ OF_ALL_RANKS = ("torchrun", "torch.distributed.launch", "accelerate")
 """Launchers that start all ranks of a host."""
 FEW = 8
 """Names that one sentence lists."""
+OF_JOINING = re.compile(r"clients joined|store based barrier|divisible|Mesh|parallel dims")
+"""What a rank says whose fellow does not come, or of which there are too few."""
 
 
 def processes(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
@@ -151,20 +155,44 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
         )
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
-    for event in log.of("clients-joined"):
+def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    if log_events.failed_otherwise(run, OF_JOINING):
+        return  # A rank that fails before it joins is missed by the others.
+    for event in log.of("clients-joined", "store-barrier"):
         joined, wanted = int(event.values["joined"]), int(event.values["wanted"])
         if joined < wanted:
             yield log_events.finding(
                 [event],
                 f"only {joined} of {wanted} processes reached the rendezvous: fewer were started",
-                Fix(
-                    summary="start as many processes as the world has ranks",
-                    paste="srun python train.py …  # one per task: nodes × --ntasks-per-node\n"
-                    "torchrun --nnodes=N --nproc-per-node=M …  # on each of the N nodes",
-                ),
+                _start(),
             )
             return
+        if joined > wanted:
+            yield log_events.finding(
+                [event],
+                f"{joined} processes joined a world of {wanted}: more were started, or an earlier "
+                "attempt has left its entries in the store",
+                _start(),
+            )
+            return
+    if misfit := log.first("ranks-not-divisible"):
+        yield log_events.finding(
+            [misfit],
+            "the number of ranks does not fit the degrees of parallelism that share them",
+            Fix(
+                summary="start as many ranks as the product of all degrees, or a multiple of it",
+                paste="ranks = tensor × pipeline × context × data (replicate × shard)",
+                language="text",
+            ),
+        )
+
+
+def _start() -> Fix:
+    return Fix(
+        summary="start as many processes as the world has ranks",
+        paste="srun python train.py …  # one per task: nodes × --ntasks-per-node\n"
+        "torchrun --nnodes=N --nproc-per-node=M …  # on each of the N nodes",
+    )
 
 
 def _in_a_launch(because: str, at: Setting, paste: str) -> Finding:

@@ -64,6 +64,15 @@ def export(setting: str, summary: str, caution: str = "") -> Fix:
     return Fix(summary=summary, paste=f"export {setting}", caution=caution, environment=(setting,))
 
 
+def choose_interface(name: str) -> Fix:
+    """The fix that names the interface for NCCL and gloo: that of a log, or an example."""
+    return Fix(
+        summary="name the interface that connects the machines, on each of them",
+        paste=f"ip -brief address\nexport NCCL_SOCKET_IFNAME={name} GLOO_SOCKET_IFNAME={name}",
+        caution="the name may differ between machines: list all, separated by commas",
+    )
+
+
 def connection_test(host: str, port: int | str) -> str:
     """Commands that resolve a host, show the route to it, and open a connection."""
     return (

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ddoctor.evidence.log import LogEvent
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 MOST_QUOTED = 160
@@ -28,6 +29,13 @@ def _whence(event: LogEvent) -> str:
 def quoted(text: str) -> str:
     """The beginning of a line."""
     return text if len(text) <= MOST_QUOTED else f"{text[: MOST_QUOTED - 1]}…"
+
+
+def failed_otherwise(run: TrainingRun | None, words: re.Pattern[str]) -> bool:
+    """Whether a rank raised an exception of which these words say nothing; the others may only
+    have met its absence."""
+    failures = run.failures if run is not None else ()
+    return any(one.exception and not words.search(one.said) for one in failures)
 
 
 def where(events: Sequence[LogEvent]) -> Where:

@@ -25,6 +25,8 @@ FORMS = (
     rf"\(\w{{1,60}} pid=(?P<pid>{NUMBER})(?:, ip=(?P<host>[\w.:-]{{1,60}}))?\) ?",
     # kubectl logs --prefix: pod and container.
     rf"\[pod/(?P<host>{HOST})/[\w.-]{{1,253}}\] ?",
+    # A quotation in a mail or in Markdown.
+    r"> ",
     # grep -n.
     rf"{NUMBER}:(?=\[)",
     # docker logs -t, kubectl logs --timestamps.

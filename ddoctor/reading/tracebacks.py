@@ -38,6 +38,8 @@ ALONE = re.compile(
 # Python writes one of these between two exceptions of a chain.
 DURING = "During handling of the above exception, another exception occurred:"
 BECAUSE = "The above exception was the direct cause of the following exception:"
+# torch/multiprocessing/spawn.py: the child's traceback follows; the parent's tells nothing.
+SPAWNED = re.compile(r"^-- Process \d{1,7} terminated with the following error:$")
 # A line that another writer has begun: a time, a level, a step, a bar, a process of a launcher.
 ANOTHER = re.compile(
     r"^(?:\[[EWIF]?\d{4}[ -]|[EWIF]\d{3,4} |\d{4}-\d\d-\d\d|\[\d{4}-|\[rank|srun: |slurmstepd|"
@@ -48,6 +50,7 @@ ANOTHER = re.compile(
 OF_LAUNCHERS = (
     *("ChildFailedError", "CalledProcessError", "SignalException", "BrokenBarrierError"),
     *("RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousClosedError"),
+    "ProcessExitedException",
 )
 
 
@@ -125,6 +128,8 @@ class Tracebacks:
                 self._now = _Open(name=name, message=[alone["message"]], line=number)
         elif not now.name:
             yield from self._within(now, frame, text, number)
+        elif SPAWNED.match(text):
+            self._now = None
         elif ANOTHER.match(text) or text in (DURING, BECAUSE):
             yield from self._closed(going_on=True)
             yield from self._after(text)

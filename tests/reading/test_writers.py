@@ -24,6 +24,7 @@ SAID = "CUDA error: invalid device ordinal"
         (f"2026-11-24T10:00:00.123456789Z [rank2]: {SAID}", 2, None, ""),
         (f"node-a:901:980 [3] NCCL WARN {SAID}", None, None, "node-a"),
         (f"1077:[default0]:{SAID}", None, 0, ""),
+        (f"> > [rank5]: {SAID}", 5, None, ""),
         (f"\x1b[31m[rank4]: {SAID}\x1b[0m", 4, None, ""),
         (SAID, None, None, ""),
         (f"loss: 0.3 {SAID}", None, None, ""),
@@ -167,3 +168,29 @@ def test_a_traceback_without_an_end_is_not_waited_for(tmp_path: Path) -> None:
     evidence, _ = reader.read([tmp_path / "log"])
     ((one,),) = (run.ranks for run in evidence.all(TrainingRun))
     assert (one.exception, one.stack, one.logged) == ("ValueError", (), "log:400003")
+
+
+SPAWNED = """\
+Traceback (most recent call last):
+  File "/home/ann/train.py", line 20, in <module>
+    mp.spawn(worker, nprocs=2)
+torch.multiprocessing.spawn.ProcessRaisedException:
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/v/site-packages/torch/multiprocessing/spawn.py", line 90, in _wrap
+    fn(i, *args)
+  File "/home/ann/train.py", line 9, in worker
+    raise ValueError("bad sample")
+ValueError: bad sample
+"""
+
+
+def test_of_a_spawned_process_its_own_exception_counts(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(SPAWNED)
+    evidence, _ = reader.read([tmp_path / "log"])
+    (run,) = evidence.all(TrainingRun)
+    (ending,) = run.ranks
+    assert (ending.exception, ending.message) == ("ValueError", "bad sample")
+    assert ending.place is not None
+    assert ending.place.line == 9
