@@ -41,6 +41,16 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
+    elif event := log.first("port-denied"):
+        yield log_events.finding(
+            [event],
+            f"the port {event.values['port']} is for the administrator alone: those below 1024 are",
+            Fix(
+                summary="meet at a higher port",
+                paste="torchrun --rdzv-endpoint=HOST:29500 …\n"
+                "accelerate launch --main_process_port 29500 …",
+            ),
+        )
     elif event := log.first("batch-size"):
         yield log_events.finding(
             [event],

@@ -33,7 +33,10 @@ FEW_BARS = 64
 # The end of a prompt, and the beginning of a command.
 COMMAND = re.compile(rb"[$#] +[a-z]")
 # What a traceback begins with: its head, or where that is missing its first frame or its exception.
-OF_TRACEBACKS = ("traceback (most recent", '  file "', "error: ", "exception: ")
+OF_TRACEBACKS = (
+    *("traceback (most recent", '  file "', "error: ", "exception: "),
+    *("expected to have finished reduction", "expected to mark a variable"),
+)
 # What a stack begins with, as py-spy and faulthandler print it.
 OF_STACKS = ("most recent call first", "thread  (", "fatal python error")
 # torch/distributed/elastic/multiprocessing/errors: rows of the table at the end.

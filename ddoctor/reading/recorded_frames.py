@@ -7,7 +7,7 @@ import re
 import msgspec
 
 from ddoctor.evidence.frames import Frame
-from ddoctor.reading.tracebacks import LIBRARY, NATIVE
+from ddoctor.reading.libraries import LIBRARY, NATIVE
 
 LONGEST_NAME = 1_000
 """Characters that are kept of a path or a function; those of C++ templates are longer."""

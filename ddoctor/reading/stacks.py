@@ -14,8 +14,8 @@ from ddoctor.analysis.stack_activities import Met
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Unseen
+from ddoctor.reading.libraries import LIBRARY, NATIVE
 from ddoctor.reading.prefixes import Said
-from ddoctor.reading.tracebacks import LIBRARY, NATIVE
 
 MOST_FRAMES = 500
 MOST_STACKS = 20_000
@@ -118,6 +118,8 @@ class Stacks:
     _before: dict[object, _Open] = field(default_factory=dict)
     """A thread of each writer after which the main thread of the same process may come."""
     _found: dict[object, _Process] = field(default_factory=dict)
+    _with_main: set[object] = field(default_factory=set)
+    """Writers of whom py-spy has named a main thread: one without a name is another thread."""
     _fatal: set[object] = field(default_factory=set)
     """Writers who print the stack of a crash."""
 
@@ -159,6 +161,7 @@ class Stacks:
             self._close(writer)
         for writer in [*self._before]:
             self._keep(writer)
+        self._with_main.clear()
         self._fatal.clear()
 
     def _begin(self, writer: object, new: _Open) -> None:
@@ -170,8 +173,11 @@ class Stacks:
         if now is None or not now.frames:
             return
         if now.form is PY_SPY_FRAME:
+            if any(head["name"] == MAIN for head in now.threads):
+                self._with_main.add(writer)
+            of_main = (MAIN,) if writer in self._with_main else (None, MAIN)
             for head in now.threads:
-                if head["name"] in (None, MAIN):
+                if head["name"] in of_main:
                     self._add(now, head["thread"], active=head["state"].startswith("active"))
             return
         self._before[writer] = now

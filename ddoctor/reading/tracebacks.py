@@ -8,17 +8,13 @@ from dataclasses import dataclass, field
 
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.training import TRACEBACK
+from ddoctor.reading import notebook_frames
+from ddoctor.reading.libraries import LIBRARY
 
 MOST_FRAMES = 200
 MOST_MESSAGE_LINES = 40
 # Lines of other writers between two lines of a traceback; more, and it was cut off.
 MOST_FOREIGN = 50
-# Code that is not the user's; names and versions of folders may be replaced.
-LIBRARY = re.compile(
-    r"^<|(^|/)(site|dist)-packages/|/lib(64)?/python\d+(\.\d+)?/|\.zip/|^(torch|deepspeed)/"
-)
-# Files of native code, as tools name them that show it between the frames of Python.
-NATIVE = re.compile(r"\.(?:so(?:\.\d+)*|c|cc|cpp|cxx|cu|h|hpp|S)$")
 
 FRAME = re.compile(
     r'^\s{2,}File "(?P<file>[^"]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>.+)$'
@@ -35,6 +31,8 @@ ALONE = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w{0,99}\.){0,12}(?:[A-Z]\w{0,99}(?:Error|Exception)|Exception))"
     r": (?P<message>.+)$"
 )
+# What DDP raises, often quoted without its class: torch/csrc/distributed/c10d/reducer.cpp
+OF_DDP = re.compile(r"^Expected to (?:have finished reduction in|mark a variable ready only once)")
 # Python writes one of these between two exceptions of a chain.
 DURING = "During handling of the above exception, another exception occurred:"
 BECAUSE = "The above exception was the direct cause of the following exception:"
@@ -103,9 +101,10 @@ class Tracebacks:
     def begins(text: str) -> bool:
         """Whether a line begins one."""
         return (
-            text.rstrip().endswith(TRACEBACK)
+            _is_head(text)
             or FRAME.match(text) is not None
             or ALONE.match(text) is not None
+            or OF_DDP.match(text) is not None
         )
 
     def feed(self, text: str, number: int) -> Iterator[Raised]:
@@ -113,7 +112,7 @@ class Tracebacks:
         self.last = number
         now = self._now
         frame = FRAME.match(text) if "File" in text else None
-        if text.rstrip().endswith(TRACEBACK):
+        if _is_head(text):
             yield from self._closed(going_on=True)
             self._now, self._foreign = _Open(), 0
         elif frame and (now is None or now.name):
@@ -126,6 +125,8 @@ class Tracebacks:
             if not self._chained and (alone := ALONE.match(text)):
                 name = alone["name"].rpartition(".")[2]
                 self._now = _Open(name=name, message=[alone["message"]], line=number)
+            elif not self._chained and OF_DDP.match(text):
+                self._now = _Open(name="RuntimeError", message=[text], line=number)
         elif not now.name:
             yield from self._within(now, frame, text, number)
         elif SPAWNED.match(text):
@@ -145,6 +146,8 @@ class Tracebacks:
             self._foreign = 0
             if len(now.stack) < MOST_FRAMES:
                 now.stack.append(_frame(frame))
+        elif len(now.stack) < MOST_FRAMES and notebook_frames.add(now.stack, text):
+            self._foreign = 0
         elif text.startswith("  "):
             if now.stack and not now.stack[-1].text and not MARKS.match(text):
                 now.stack[-1] = _with_text(now.stack[-1], text.strip())
@@ -209,6 +212,10 @@ class Tracebacks:
         if self._before is not None:
             yield self._before
         self._before, self._chained = None, False
+
+
+def _is_head(text: str) -> bool:
+    return text.rstrip().endswith(TRACEBACK) or notebook_frames.HEAD.match(text) is not None
 
 
 def _frame(match: re.Match[str]) -> Frame:

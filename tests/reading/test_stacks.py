@@ -211,6 +211,31 @@ def test_threads_with_one_stack_are_ranks_of_their_own(tmp_path: Path) -> None:
     assert [(one.rank, one.pid) for one in found.ranks] == [(0, 11), (1, 12), (2, 13)]
 
 
+def test_a_thread_without_a_name_is_another_one_of_its_process(tmp_path: Path) -> None:
+    text = """
+        Thread 42 (idle): "MainThread"
+            backward (torch/autograd/__init__.py:266)
+            train (train.py:41)
+        Thread 77 (active)
+            all_gather_into_tensor (torch/distributed/distributed_c10d.py:2709)
+    """
+    found = look({"a.txt": text, "b.txt": text.replace("42", "52")}, tmp_path)
+    assert found is not None
+    assert [one.pid for one in found.ranks] == [42, 52]
+
+
+def test_where_no_thread_has_a_name_each_is_a_process(tmp_path: Path) -> None:
+    text = """
+        Thread 42 (active)
+            all_reduce (torch/distributed/distributed_c10d.py:2709)
+        Thread 43 (active)
+            all_reduce (torch/distributed/distributed_c10d.py:2709)
+    """
+    found = look({"a.txt": text}, tmp_path)
+    assert found is not None
+    assert [one.pid for one in found.ranks] == [42, 43]
+
+
 def test_the_name_of_a_file_says_the_rank(tmp_path: Path) -> None:
     found = look({"stack_rank5.txt": WAITING}, tmp_path)
     assert found is not None

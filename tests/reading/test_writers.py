@@ -194,3 +194,37 @@ def test_of_a_spawned_process_its_own_exception_counts(tmp_path: Path) -> None:
     assert (ending.exception, ending.message) == ("ValueError", "bad sample")
     assert ending.place is not None
     assert ending.place.line == 9
+
+
+OF_A_NOTEBOOK = """\
+---------------------------------------------------------------------------
+KeyError                                  Traceback (most recent call last)
+<ipython-input-3-0a1b2c> in <cell line: 2>()
+      1 table = {}
+----> 2 main(table)
+
+/home/ann/train.py in main(table)
+     19     for key in keys:
+---> 20         pick(table)
+     21
+
+File /home/ann/data.py:8, in Source.pick(self, table)
+      7 # a comment
+----> 8 return table["cat"]
+
+KeyError: 'cat'
+"""
+
+
+def test_tracebacks_of_notebooks(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(OF_A_NOTEBOOK)
+    evidence, _ = reader.read([tmp_path / "log"])
+    (run,) = evidence.all(TrainingRun)
+    (ending,) = run.ranks
+    assert (ending.exception, ending.message) == ("KeyError", "'cat'")
+    assert [(frame.line, frame.function, frame.text) for frame in ending.stack] == [
+        (2, "<module>", "main(table)"),
+        (20, "main", "pick(table)"),
+        (8, "pick", 'return table["cat"]'),
+    ]
+    assert all(frame.of_user for frame in ending.stack)
