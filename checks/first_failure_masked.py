@@ -53,7 +53,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         )
         fix = _RECORD
     if run.only_told and not run.failures:
-        confidence = Confidence.POSSIBLE
+        # Whatever else a log tells comes first.
+        severity, confidence = Severity.WARNING, Confidence.POSSIBLE
     yield Finding(
         severity=severity,
         confidence=confidence,

@@ -116,6 +116,22 @@ def before_an_engine(log: Log) -> Iterator[Finding]:
         )
 
 
+def refused(log: Log) -> Iterator[Finding]:
+    """In the compute mode EXCLUSIVE_PROCESS, a GPU takes one process."""
+    if event := log.first("device-busy"):
+        yield log_events.finding(
+            [event],
+            "CUDA found no GPU that it may use: where a GPU takes one process at a time, a process "
+            "of another job, of an earlier run, or of another rank is on it",
+            Fix(
+                summary="see the mode of the GPUs, and which processes are on them",
+                paste="nvidia-smi --query-gpu=index,compute_mode --format=csv; nvidia-smi",
+                caution="in the mode Exclusive_Process, each rank must use its own GPU alone",
+            ),
+            confidence=Confidence.POSSIBLE,
+        )
+
+
 def in_a_log(run: TrainingRun) -> Iterator[Finding]:
     found = cuda_oom.of_kind(run, "others") if run.only_told else ()
     if found:

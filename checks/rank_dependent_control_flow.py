@@ -128,6 +128,16 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 _LET_ALL_DECIDE,
             )
             return
+    if apart := collective_mismatch.different_calls(log):
+        yield log_events.finding(
+            apart,
+            "the ranks wait in different collectives of the same number: "
+            + " and ".join(sorted({one.values["operation"] for one in apart})),
+            _LET_ALL_DECIDE,
+            # Each group of ranks counts its own collectives, and a line does not say its group.
+            confidence=Confidence.POSSIBLE,
+        )
+        return
     late = log.of("desync")
     waiting = {one.rank for one in log.of("watchdog") if one.rank is not None}
     if late and waiting != {0}:

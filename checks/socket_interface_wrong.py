@@ -110,6 +110,15 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             choose_interface("eth0"),
         )
         return
+    if event := log.first("gloo-loopback-peer"):
+        yield log_events.finding(
+            [event],
+            "a rank is asked for at the loopback address: where it is on another machine, its "
+            "host name resolves to that, and gloo has taken it",
+            choose_interface("eth0"),
+            confidence=Confidence.LIKELY if log.several_hosts else Confidence.POSSIBLE,
+        )
+        return
     for event in log.of("nccl-interfaces"):
         chosen = CHOSEN.findall(event.values["interfaces"])
         odd = [name for name, address in chosen if _leads_nowhere(name, address)]

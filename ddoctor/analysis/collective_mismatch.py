@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from math import prod
 
 from ddoctor.analysis import endings
+from ddoctor.evidence.log import Log, LogEvent
 from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence
@@ -108,6 +109,22 @@ def same_call(report: str) -> bool:
     sizes = [prod(map(int, re.findall(r"\d+", shape))) for _, shape in calls]
     alike = len({operation.lower() for operation, _ in calls}) == 1
     return alike and len(set(sizes)) > 1 and max(sizes) <= MOST_TIMES * max(1, min(sizes))
+
+
+def different_calls(log: Log) -> tuple[LogEvent, ...]:
+    """The timeouts of ranks in different collectives of the same number; empty: there are none."""
+    numbers: dict[str, list[LogEvent]] = {}
+    for one in log.of("watchdog"):
+        if "number" in one.values and ALIKE.fullmatch(one.values.get("operation", "")):
+            numbers.setdefault(one.values["number"], []).append(one)
+    for events in numbers.values():
+        ranks: dict[str, set[int | None]] = {}
+        for one in events:
+            ranks.setdefault(one.values["operation"], set()).add(one.rank)
+        # A rank that reports both waits in two groups.
+        if len(ranks) > 1 and not set.intersection(*ranks.values()):
+            return tuple(events)
+    return ()
 
 
 def _last_called(run: TrainingRun) -> tuple[Brought, ...]:

@@ -18,7 +18,8 @@ ECHO = re.compile(
     r"(closed|reset) by peer|remote process exit|ncclRemoteError|broken pipe"
     r"|timed out waiting \d+ms for (recv|send)|watchdog caught collective operation timeout"
     r"|failed to pass monitoredbarrier|communicator was aborted"
-    r"|did the remote server shutdown or crash|wait timeout after \d+ms",
+    r"|did the remote server shutdown or crash|wait timeout after \d+ms|socket timeout"
+    r"|connectFullMesh failed",
     re.IGNORECASE,
 )
 TRACEBACK = "Traceback (most recent call last):"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -31,6 +32,11 @@ ABORTED = -6
 TABLE_ROOT = re.compile(r"^Root Cause \(first observed failure\)")
 TABLE_RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,7}) ")
 TABLE_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,9}) +\(pid: (\d{1,9})\)")
+# torch/multiprocessing/spawn.py: the number is that of the process on its host.
+SPAWNED = re.compile(
+    r"ProcessExitedException: process (?P<local>\d{1,7}) terminated with "
+    r"(?:signal (?P<signal>SIG\w{1,10})|exit code (?P<code>\d{1,3}))"
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ class _Failure:
 
 @dataclass(frozen=True)
 class _Exit:
-    """How a process ended, in a table of torchrun."""
+    """How a launcher says that a process ended; a PID of 0 is not known."""
 
     code: int
     pid: int
@@ -82,8 +88,11 @@ class LogEndings:
         self._frames += len(one.stack)
         self._raised[distinct] = _Failure(writer, one, around)
 
-    def row(self, text: str, around: Callable[[], Around]) -> None:
-        """Take a line that may be one of torchrun's table."""
+    def row(self, text: str, around: Callable[[], Around], *, one_host: bool) -> None:
+        """Take a line that may be one of torchrun's table, or of torch's spawn.
+
+        On one host, the number of a spawned process is its rank.
+        """
         if TABLE_ROOT.match(text):
             self._is_first = True
         elif match := TABLE_RANK.match(text):
@@ -93,6 +102,11 @@ class LogEndings:
                 code, pid = int(match[1]), int(match[2])
                 self._exits[self._table_rank] = _Exit(code, pid, self._is_first, around())
             self._table_rank, self._is_first = None, False
+        elif match := SPAWNED.search(text):
+            code = int(match["code"] or -signal.Signals.__members__.get(match["signal"] or "", 0))
+            if code and len(self._exits) < MOST_EXITS:
+                rank = int(match["local"]) if one_host else UNKNOWN
+                self._exits[rank] = _Exit(code, 0, False, around())
 
     @property
     def arounds(self) -> Iterator[Around]:

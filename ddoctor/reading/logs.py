@@ -161,7 +161,8 @@ class LogReader:
                 text = " ".join([said.text, *(self._text(each) for each in more[: one.row.more])])
                 if match := one.text.search(text):
                     self._event(one.row, said, match, number)
-            self._endings.row(said.text, partial(self._near.around, number))
+            one_host = len(self._hosts) < 2
+            self._endings.row(said.text, partial(self._near.around, number), one_host=one_host)
             self._traceback(said, number)
             if self._stacks.unfinished or Stacks.begins(said.text):
                 self._stacks.feed(said, self.files[-1], number)

@@ -19,10 +19,13 @@ FORMS = (
     rf"\[rank(?P<rank>{NUMBER})\]: ?",
     # torchrun: role and local rank.
     rf"\[(?!rank\d)[a-z_]{{1,40}}(?P<local>{NUMBER})\]: ?",
-    # mpirun --tag-output: job and rank.
-    rf"\[\d+,(?P<rank>{NUMBER})\]<std(?:out|err)>: ?",
-    # Ray.
-    rf"\(\w{{1,60}} pid=(?P<pid>{NUMBER})(?:, ip=(?P<host>[\w.:-]{{1,60}}))?\) ?",
+    # mpirun --tag-output: job and rank; on SageMaker with the host.
+    rf"\[\d+,(?:mpirank:)?(?P<rank>{NUMBER})(?:,(?P<host>{HOST}))?\]<std(?:out|err)>: ?",
+    # Ray; SkyPilot, whose rank is that of the node.
+    rf"\([\w-]{{1,60}}(?:, rank=\d+,)? pid=(?P<pid>{NUMBER})"
+    r"(?:, ip=(?P<host>[\w.:-]{1,60}))?\) ?",
+    # Determined: container and rank.
+    rf"\[{STAMP}\] [0-9a-f]{{8}} (?:\[rank=(?P<rank>{NUMBER})\] )?\|\| ?",
     # kubectl logs --prefix: pod and container.
     rf"\[pod/(?P<host>{HOST})/[\w.-]{{1,253}}\] ?",
     # A quotation in a mail or in Markdown.
