@@ -32,8 +32,8 @@ LARGE = 100_000_000
 NOTABLE_SHARE = 0.10
 
 CLASSES = "fsdp.transformer_layer_cls_to_wrap"
-# accelerate/utils/dataclasses.py, set_auto_wrap_policy
-REFUSED = re.compile(r"Could not find the transformer layer class (\S+) in the model")
+# accelerate/utils/dataclasses.py, set_auto_wrap_policy; peft's does not name the class.
+REFUSED = re.compile(r"Could not find the transformer layer class (?:to wrap|(\S+)) in the model")
 
 
 def in_a_launch(launch: Launch) -> Iterator[Finding]:
@@ -96,7 +96,7 @@ def one_unit(wrapping: Wrapping, steps: Steps | None, run: TrainingRun | None) -
 
 def refused(run: TrainingRun) -> Iterator[Finding]:
     for one in run.raised(REFUSED)[:1]:
-        name = REFUSED.findall(one.said)[0]
+        name = REFUSED.findall(one.said)[0] or "(not named)"
         at = endings.place(one.place)
         yield Finding(
             severity=Severity.ERROR,

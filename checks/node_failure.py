@@ -38,6 +38,21 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         )
 
 
+def in_a_list_of_nodes(log: Log) -> Iterator[Finding]:
+    if events := log.of("node-not-ready"):
+        hosts = ", ".join(sorted({one.host for one in events}))
+        yield log_events.finding(
+            events,
+            f"Kubernetes does not hear from {hosts}: the ranks there are lost, if the run has any",
+            Fix(
+                summary="see which pods were there, and why the node is not ready",
+                paste=f"kubectl get pods -A -o wide | grep {events[0].host}\n"
+                f"kubectl describe node {events[0].host}",
+            ),
+            confidence=Confidence.POSSIBLE,
+        )
+
+
 def in_a_log_of_ray(log: Log) -> Iterator[Finding]:
     events = log.of("ray-node-dead")
     if events:

@@ -139,6 +139,8 @@ def read(message: str) -> OutOfMemory | None:
         allocated, unused = held[1], _bytes(held[2])
         limit, itself = ALLOWED.search(message), ITSELF.search(message)
         allowed, own = limit[1] if limit else None, _bytes(itself[1]) if itself else None
+        if own == 0:
+            own = None  # Where the driver does not count by process: WSL, virtual machines.
         others = {int(pid): _bytes(size) for pid, size in PROCESS.findall(message)}
     else:
         return None
