@@ -56,12 +56,31 @@ def shown(name: str) -> str:
 def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     """All of them, the most severe first."""
     launch = plan.launch
+    yield from _unread(launch)
     yield from _unfinished(launch)
     yield from _unknown(launch)
     yield from _no_numbers(launch)
     yield from _hosts(launch)
+    yield from _chosen_twice(launch)
     yield from _accumulation(plan)
     yield from _deepspeed(plan)
+
+
+def _unread(launch: Launch) -> Iterator[Mistake]:
+    """Files without which the launch fails at once."""
+    for one in launch.all("missing"):
+        yield Mistake(
+            because=f"there is no file {one.value} ({one.at})",
+            at=one,
+            fix=Fix(summary="go to its folder, or correct its path", paste=f"ls -l {one.value}"),
+            confidence=Confidence.LIKELY,
+        )
+    for one in launch.all("unreadable"):
+        yield Mistake(
+            because=one.value,
+            at=one,
+            fix=Fix(summary="correct the file, or the path to it", paste=" ".join(launch.command)),
+        )
 
 
 def _unfinished(launch: Launch) -> Iterator[Mistake]:
@@ -163,8 +182,27 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
     yield from _address(launch, hosts)
 
 
+def _chosen_twice(launch: Launch) -> Iterator[Mistake]:
+    """DeepSpeed refuses two ways to choose GPUs; deepspeed/launcher/runner.py, main."""
+    chosen = launch.get("deepspeed.include", "deepspeed.exclude")
+    counts = (*launch.all("hosts"), *launch.all("ranks-per-host"))
+    numbers = [one for one in counts if chosen is not None and one.at == chosen.at]
+    if chosen is not None and numbers:
+        option = shown(chosen.name)
+        yield Mistake(
+            because=f"--{option} {chosen.value} ({chosen.at}) chooses hosts and GPUs, and so does "
+            "--num_nodes or --num_gpus: deepspeed takes one of them only",
+            at=chosen,
+            fix=Fix(
+                summary="leave the numbers out", paste=f"deepspeed --{option} {chosen.value} …"
+            ),
+        )
+
+
 def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
-    meets = launch.get(*ENDPOINTS)
+    # Plain processes, as srun starts them, read the address from the environment.
+    own = ("env.MASTER_ADDR",) if launch.launcher == "python" else ()
+    meets = launch.get(*ENDPOINTS, *own)
     # Operators of Kubernetes, and some sites, set torchrun's options by its variables.
     if launch.get("kind", "accelerate.mpirun_config.mpirun_hostfile", *OWN_VARIABLES) is not None:
         return

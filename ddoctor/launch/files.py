@@ -16,6 +16,10 @@ MOST_VALUES = 10_000
 MOST_DEPTH = 20
 
 
+class ReadOnce(DoctorError):
+    """A pipe: what is read from it is gone for the launch itself."""
+
+
 def is_there(path: Path) -> bool:
     """Whether it is a file here; what cannot be the name of one is none."""
     # Of Python below 3.14, pathlib raises for a name that is too long.
@@ -29,8 +33,7 @@ def text(path: Path, name: str) -> str:
         DoctorError: it cannot be read, or is no text.
     """
     if os.path.exists(path) and not os.path.isdir(path) and not is_there(path):
-        # What is read from a pipe is gone for the launch itself.
-        raise DoctorError(f"cannot read {name}: it is no regular file")
+        raise ReadOnce(f"cannot read {name}: it is no regular file")
     try:
         with open(path, "rb", opener=without_waiting) as file:
             content = file.read(MOST_BYTES + 1)
@@ -83,20 +86,28 @@ def settings(path: Path, name: str, prefix: str = "") -> list[Setting]:
     """
     found: list[Setting] = []
     for node in documents(path, name):
-        for keys, value, line in _values(node, (), MOST_DEPTH):
-            if len(found) >= MOST_VALUES:
+        # Aliases of aliases stand for more values than any memory holds.
+        for count, (keys, value, line) in enumerate(_values(node, (), MOST_DEPTH)):
+            if count >= MOST_VALUES or len(found) >= MOST_VALUES:
                 raise DoctorError(f"{name} has more than {MOST_VALUES} values")
-            found.append(Setting(name=prefix + ".".join(keys), value=value, file=name, line=line))
+            if value is not None:
+                key = prefix + ".".join(keys)
+                found.append(Setting(name=key, value=value, file=name, line=line))
     return found
 
 
 def _values(
     node: Any, keys: tuple[str, ...], depth: int
-) -> Iterator[tuple[tuple[str, ...], str, int]]:
-    """Each value with its keys and its line; an alias stands for its values again."""
+) -> Iterator[tuple[tuple[str, ...], str | None, int]]:
+    """Each value with its keys and its line, and None for each mapping or sequence that has some.
+
+    An alias stands for its values again.
+    """
     line = node.start_mark.line + 1
     if depth < 0:
         return
+    if node.id != "scalar":
+        yield keys, None, line
     if node.id == "mapping":
         for key, value in node.value:
             if key.id == "scalar":

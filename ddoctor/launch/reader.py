@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
@@ -12,46 +13,35 @@ import msgspec
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Launch, Setting, Unknown
-from ddoctor.launch import accelerate_config, files, hostfile, kubernetes, script_settings, shell
-from ddoctor.launch.launchers import (
-    ACCELERATE,
-    DEEPSPEED,
-    FABRIC,
-    MPIRUN,
-    SLURM,
-    TORCH_LAUNCH,
-    TORCHRUN,
-    Launcher,
+from ddoctor.launch import (
+    accelerate_config,
+    deepspeed_hosts,
+    files,
+    kubernetes,
+    line_beginning,
+    script_settings,
+    shell,
 )
+from ddoctor.launch.launchers import ACCELERATE, DEEPSPEED, MPIRUN, SLURM, TORCH_LAUNCH, Launcher
 from ddoctor.launch.option_source import Parsed
+from ddoctor.launch.programs import (
+    COMMANDS,
+    CONSOLE,
+    MODULES,
+    PROGRAMS,
+    PYTHON,
+    SHELLS,
+    STARTERS,
+    starts,
+)
 from ddoctor.launch.shell import ASSIGNMENT, Script
 from ddoctor.launch.words import Command, Word, typed
 
-PYTHON = re.compile(r"(?:python|pypy)(\d+(\.\d+)?t?)?")
-SHELLS = ("bash", "dash", "ksh", "sh", "zsh")
 MANIFESTS = (".yaml", ".yml")
 MOST_NESTED = 8
 """Scripts and schedulers within each other."""
 
 NOTHING: Mapping[str, Setting] = {}
-MODULES = {
-    "torch.distributed.run": TORCHRUN,
-    "torch.distributed.launch": TORCH_LAUNCH,
-    "accelerate.commands.launch": ACCELERATE,
-    "deepspeed.launcher.runner": DEEPSPEED,
-}
-PROGRAMS = {
-    "torchrun": TORCHRUN,
-    "accelerate-launch": ACCELERATE,
-    "accelerate": ACCELERATE,
-    "deepspeed": DEEPSPEED,
-    "fabric": FABRIC,
-    "srun": SLURM,
-    "sbatch": SLURM,
-    "salloc": SLURM,
-    "mpirun": MPIRUN,
-    "mpiexec": MPIRUN,
-}
 # slurm.schedmd.com/sbatch.html, output environment variables.
 SET_BY_SLURM = {
     "SLURM_NNODES": "nodes",
@@ -61,12 +51,6 @@ SET_BY_SLURM = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
     "SLURM_GPUS_PER_NODE": "gpus-per-host",
 }
-# Programs of a package that train in one process.
-CONSOLE = ("lerobot-train", "trl", "axolotl", "llamafactory-cli", "litgpt")
-JOBS = ("hf", "jobs", "run")
-WITH_COMMAND = {"accelerate": "launch", "fabric": "run"}
-STARTERS = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
-"""Programs that start other commands, and know nothing of torch."""
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>|\bYOUR[_-]\w+|\bPATH_TO\b|\{\{.*\}\}")
 
 
@@ -80,7 +64,19 @@ class _Found:
     files: list[str] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     unresolved: list[Setting] = field(default_factory=list)
-    depth: int = 0
+
+    @contextmanager
+    def told_if_unreadable(self, at: Word) -> Iterator[None]:
+        """Continue without a file that cannot be read, and keep why."""
+        try:
+            yield
+        except DoctorError as error:
+            # A script may name files that only exist where and when it runs.
+            later = bool(at.file) and isinstance(error.__cause__, FileNotFoundError)
+            if later or isinstance(error, files.ReadOnce):
+                self.unresolved.append(at.setting("file", str(error)))
+            else:
+                self.settings.append(at.setting("unreadable", str(error)))
 
 
 def read(command: Sequence[str], folder: Path) -> Launch:
@@ -97,9 +93,11 @@ def read(command: Sequence[str], folder: Path) -> Launch:
         launches = [_launch(typed(command), found, ())]
     known = [one for one in launches if one is not None]
     if not known:
+        hidden = next((f": {one.at} runs `{one.value}`" for one in found.unresolved), "")
+        what = "; give what it stands for" if hidden else ": give it as you would type it"
         raise DoctorError(
-            f"no launch of a training was found in `{' '.join(command[:4])}`: give it as you would "
-            "type it, such as ddoctor doctor -- torchrun --nproc-per-node 2 train.py"
+            f"no launch of a training was found in `{' '.join(command[:4])}`{hidden}{what}, such "
+            "as ddoctor doctor -- torchrun --nproc-per-node 2 train.py"
         )
     return known[-1]
 
@@ -113,11 +111,10 @@ def script_file(launch: Launch, folder: Path) -> Path | None:
 def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch | None:
     """What a command launches; None: no training."""
     words = command.words
-    begin = next((at for at, word in enumerate(words) if _starts(word.text)), None)
+    begin = next((at for at, word in enumerate(words) if starts(word.text)), None)
     if begin is None or len(around) > MOST_NESTED:
         return None
-    if command.texts[:3] == JOBS:
-        found.settings += _of_jobs(words[:begin])
+    found.settings += line_beginning.read(words[:begin])
     variables = (
         *command.variables,
         *(
@@ -136,32 +133,12 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
         return _built(command, "python", 0, found, around)
     if name in STARTERS:
         return _of_starter(command, PROGRAMS[name], found, (*around, name))
-    if name in WITH_COMMAND:
-        if command.texts[1:2] != (WITH_COMMAND[name],):
+    if name in COMMANDS:
+        rest = 1 + len(COMMANDS[name])
+        if command.texts[1:rest] != COMMANDS[name]:
             return None
-        command = replace(command, words=(first, *command.words[2:]))
+        command = replace(command, words=(first, *command.words[rest:]))
     return _of_launcher(command, PROGRAMS[name], found, around)
-
-
-def _of_jobs(words: Sequence[Word]) -> Iterator[Setting]:
-    """The options of `hf jobs run` that matter here."""
-    yield words[0].setting("hf-jobs", " ".join(JOBS))
-    for word, after in itertools.pairwise(words):
-        name, _, value = word.text.partition("=")
-        if name == "--timeout":
-            yield word.setting("time-limit", value or after.text)
-
-
-def _starts(text: str) -> bool:
-    name = PurePath(text).name
-    return (
-        name in PROGRAMS
-        or name in CONSOLE
-        or (name.endswith(".py") and text != name)
-        or name in SHELLS
-        or name.endswith((".sh", ".sbatch", ".slurm"))
-        or PYTHON.fullmatch(name) is not None
-    )
 
 
 def _of_shell(command: Command, found: _Found, around: tuple[str, ...]) -> Launch | None:
@@ -217,6 +194,8 @@ def _of_script(
             break
         del found.settings[mark:]
     if launch is None:
+        programs = [one.words[0] for one in every if not one.words[0].resolved]
+        found.unresolved += [word.setting("program", word.text) for word in programs]
         return None
     return msgspec.structs.replace(launch, settings=(*launch.settings, *broken))
 
@@ -226,7 +205,16 @@ def _of_starter(
 ) -> Launch | None:
     settings, parsed = _parsed(launcher, command.words[1:], found)
     found.settings += settings
-    rest = replace(command, words=command.words[1 + parsed.rest :])
+    passed = [
+        one.setting(match["name"], match["value"])
+        for word, one in itertools.pairwise(command.words[: 1 + parsed.rest])
+        if launcher is MPIRUN and word.text == "-x" and (match := ASSIGNMENT.fullmatch(one.text))
+    ]
+    rest = replace(
+        command,
+        words=command.words[1 + parsed.rest :],
+        variables=(*command.variables, *passed),
+    )
     if not rest.words:
         return None
     if around[-1] == "sbatch":
@@ -265,19 +253,15 @@ def _of_launcher(
     found.settings += settings
     given = {one.key: one.value for one in parsed.given}
     if launcher is ACCELERATE:
-        try:
+        with found.told_if_unreadable(command.words[0]):
             config = accelerate_config.read(given.get("config_file"), found.folder)
-        except DoctorError as error:
-            if not command.words[0].file:
-                raise
-            found.unresolved.append(command.words[0].setting("config", str(error)))
-        else:
             found.settings += config.settings
             found.files += config.files
             found.unknown += config.unknown
             found.settings += _of_deepspeed_file(found)
-    if launcher is DEEPSPEED and "hostfile" in given:
-        found.settings += hostfile.read(given["hostfile"], found.folder)
+    if launcher is DEEPSPEED:
+        with found.told_if_unreadable(command.words[0]):
+            found.settings += deepspeed_hosts.read(settings, found.folder)
     appended: dict[str, Setting] = {}
     if launcher is TORCH_LAUNCH and "use_env" not in given:
         added = f"added by {launcher.title}"
@@ -352,6 +336,8 @@ def _built(
     )
     found.files += given.files
     found.settings += command.settings
+    if not is_module and _is_missing(script, found):
+        found.settings.append(script.setting("missing", script.text))
     found.settings += [
         msgspec.structs.replace(one, name=f"env.{one.name}") for one in reversed(command.variables)
     ]
@@ -380,6 +366,14 @@ def _built(
     )
 
 
+def _is_missing(script: Word, found: _Found) -> bool:
+    """Whether the script of a typed command should be a file here, and is none."""
+    if script.file or not script.resolved or not script.text.endswith(".py"):
+        return False
+    elsewhere = any(one.name == "elsewhere" for one in found.settings)
+    return not elsewhere and not files.is_there(found.folder / script.text)
+
+
 def _ranks_of_python(settings: Sequence[Setting], around: Sequence[str]) -> Iterator[Setting]:
     """One rank for each process: a scheduler's tasks, else one."""
     told = {one.name: one for one in reversed(settings)}
@@ -390,7 +384,14 @@ def _ranks_of_python(settings: Sequence[Setting], around: Sequence[str]) -> Iter
         yield msgspec.structs.replace(each, name="ranks-per-host")
     elif not {*around} & {*STARTERS}:
         yield Setting(name="ranks", value="1", origin="one process of Python")
+    named = told.get("mpirun.host")
     if nodes is not None:
         yield msgspec.structs.replace(nodes, name="hosts")
+    elif named is not None:
+        count = len({one.partition(":")[0] for one in named.value.split(",")})
+        yield msgspec.structs.replace(named, name="hosts", value=str(count))
+    elif tasks is not None and each is not None and tasks.number and each.number:
+        hosts = -(-tasks.number // each.number)
+        yield msgspec.structs.replace(tasks, name="hosts", value=str(hosts))
     elif not {*around} & {*STARTERS}:
         yield Setting(name="hosts", value="1", origin="one process of Python")

@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace as with_fields
+
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.evidence.source_text import syntax_tree
@@ -54,9 +56,6 @@ def read(
     """Read the arguments of a script, the files that they name, and the script's own defaults.
 
     ``appended``: what the launcher adds to the arguments.
-
-    Raises:
-        DoctorError: a config file cannot be read, or is no YAML or JSON.
     """
     told = Told()
     by_word = [*_arguments(arguments)]
@@ -66,9 +65,9 @@ def read(
         key = one.name.removeprefix("arg.").rpartition(".")[2]
         is_file = one.value.endswith(CONFIGS) and files.is_there(folder / one.value)
         if key in NAMES_DEEPSPEED and is_file:
-            _add(told, one.value, folder, "deepspeed.")
+            _add(told, one, folder, "deepspeed.")
         elif (key in NAMES_CONFIG or key == "") and is_file:
-            _add(told, one.value, folder, "arg.")
+            _add(told, one, folder, "arg.")
     for path in paths(script.text, folder, is_module=is_module):
         tree = _parsed(path)
         if tree is not None:
@@ -80,9 +79,14 @@ def read(
     return told
 
 
-def _add(told: Told, name: str, folder: Path, prefix: str) -> None:
-    told.files.append(name)
-    told.settings += files.settings(folder / name, name, prefix)
+def _add(told: Told, names: Setting, folder: Path, prefix: str) -> None:
+    """Read the file that an argument names, or keep why it cannot be read."""
+    try:
+        told.settings += files.settings(folder / names.value, names.value, prefix)
+    except DoctorError as error:
+        told.settings.append(with_fields(names, name="unreadable", value=str(error)))
+    else:
+        told.files.append(names.value)
 
 
 def _arguments(words: Sequence[Word]) -> Iterator[tuple[str, Setting]]:

@@ -104,6 +104,7 @@ def told(folder: Path, command: str, *, gpus: int = 0, **texts: str) -> tuple[Fi
     """The findings about a launch, on a machine with a number of GPUs."""
     files = {
         "train_py": SCRIPT,
+        **dict.fromkeys(("other_py", "pretrain_py", "serve_py", "t_py", "tune_py"), ""),
         "two_yaml": TWO_GPUS,
         "fsdp_yaml": FSDP,
         "ds_json": ZERO,

@@ -93,6 +93,24 @@ from tests.launched import launched
             {},
         ),
         (
+            "launch-config-invalid",
+            "srun -N2 --ntasks-per-node=8 bash run.sh",
+            "2 hosts would meet at localhost (run.sh:1)",
+            {"run_sh": "export MASTER_ADDR=localhost\npython train.py\n"},
+        ),
+        (
+            "launch-config-invalid",
+            "mpirun -np 8 -npernode 4 -x MASTER_ADDR=127.0.0.1 python train.py",
+            "2 hosts would meet at 127.0.0.1 (the command line)",
+            {},
+        ),
+        (
+            "launch-config-invalid",
+            "deepspeed --include localhost:0,1 --num_gpus 2 tune.py",
+            "--include localhost:0,1 (the command line) chooses hosts and GPUs",
+            {},
+        ),
+        (
             "world-size-mismatch",
             "accelerate launch --num_machines 2 --num_processes 1 --main_process_ip a train.py",
             "the total over all machines",

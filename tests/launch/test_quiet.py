@@ -11,6 +11,7 @@ from tests.launch.files import FSDP, JOB, MANIFEST, SCRIPT, told
 
 SHM = """volumeMounts: [{name: shm, mountPath: /dev/shm}]
                 resources:"""
+LOCAL = "export MASTER_ADDR=localhost\npython train.py\n"
 SOUND = [
     ("torchrun --nproc-per-node 8 train.py --batch-size 4", {}),
     ("torchrun --nproc_per_node=8 --nnodes=2 --node_rank=1 --master_addr=10.0.0.1 train.py", {}),
@@ -49,6 +50,13 @@ SOUND = [
         "deepspeed --num_gpus 3 tune.py --deepspeed ds.json",
         {"ds_json": '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}'},
     ),
+    ("deepspeed --include localhost:0,1 tune.py", {}),
+    ("deepspeed --num_nodes 1 --num_gpus 4 tune.py", {}),
+    ("srun -N1 --ntasks-per-node=8 bash run.sh", {"run_sh": LOCAL}),
+    ("srun -N2 --ntasks-per-node=8 bash run.sh", {"run_sh": LOCAL.replace("localhost", "node1")}),
+    ("mpirun -np 8 -x MASTER_ADDR=127.0.0.1 python train.py", {}),
+    ("docker run --gpus all --ipc=host image torchrun --nproc-per-node 2 made_in_image.py", {}),
+    ("ssh worker torchrun --nproc-per-node 2 there.py", {}),
     ("sbatch job.sbatch", {}),
     ("sbatch job.sbatch", {"job_sbatch": JOB.replace("#SBATCH --cpus-per-task=64\n", "")}),
     ("sbatch job.sbatch", {"job_sbatch": JOB.replace("srun", "srun --export=ALL,A=1")}),

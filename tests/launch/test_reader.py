@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor import engine
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.section import Evidence
+from ddoctor.models import Severity
 from tests.launch.files import HOSTS, MANIFEST, SCRIPT, TWO_GPUS
 from tests.launched import launched
 
@@ -39,9 +42,16 @@ from tests.launched import launched
         ("deepspeed --num_nodes 2 --num_gpus 8 tune.py --deepspeed ds.json", "deepspeed", 2, 16),
         ("deepspeed --hostfile hosts.txt tune.py", "deepspeed", 2, 16),
         ("deepspeed --hostfile hosts.txt --num_nodes 1 tune.py", "deepspeed", 1, 8),
+        ("deepspeed --hostfile hosts.txt --include worker-1:0,2@worker-2 t.py", "deepspeed", 2, 10),
+        ("deepspeed --hostfile hosts.txt --exclude worker-2 tune.py", "deepspeed", 1, 8),
+        ("deepspeed --hostfile hosts.txt --exclude worker-2:0,1,2 t.py", "deepspeed", 2, 13),
+        ("deepspeed --include localhost:2,3 tune.py", "deepspeed", 1, 2),
         ("fabric run --devices=2 --num-nodes=3 --strategy=ddp train.py", "fabric", 3, 6),
+        ("lightning run model --devices=2 train.py", "fabric", 1, 2),
         ("python train.py", "python", 1, 1),
         ("mpirun -np 4 --mca btl tcp -x NCCL_DEBUG python train.py", "python", None, 4),
+        ("mpirun -np 8 -npernode 4 python train.py", "python", 2, 8),
+        ("mpiexec -n 8 -H a:4,b:4 python train.py", "python", 2, 8),
         ("srun -N2 --ntasks-per-node=8 python train.py", "python", 2, 16),
         ("srun -N 2 torchrun --nnodes 2 --nproc-per-node 8 train.py", "torchrun", 2, 16),
         ("nohup env A=1 torchrun --nproc-per-node 2 train.py", "torchrun", 1, 2),
@@ -194,36 +204,74 @@ def test_a_manifest_of_kubernetes(tmp_path: Path) -> None:
         ("ls -l", "no launch of a training"),
         ("torchrun --nproc-per-node 2", "torchrun has no script"),
         ("bash missing.sh", "cannot read missing.sh: No such file"),
-        ("accelerate launch --config_file missing.yaml train.py", "cannot read missing.yaml"),
-        ("accelerate launch --config_file bad.yaml train.py", "bad.yaml:2 is no YAML"),
-        ("accelerate launch --config_file deep.yaml train.py", "deep.yaml:1 is no YAML"),
-        ("accelerate launch --config_file laughs.yaml train.py", "more than 10000 values"),
         ("accelerate config", "no launch of a training"),
         ("bad.yaml", "bad.yaml:2 is no YAML"),
         ("two.yaml", "two.yaml has no container"),
         ("bash loop.sh", "no launch of a training"),
+        ("bash hidden.sh", r"`bash hidden.sh`: hidden.sh:2 runs `\$PROGRAM`; give what it"),
     ],
 )
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, command: str, says: str) -> None:
-    laughs = ["a0: &a0 [1, 2]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
     with pytest.raises(DoctorError, match=says) as raised:
         launched(
             tmp_path,
             command,
             two_yaml=TWO_GPUS,
             bad_yaml="a: 1\n b: [\n",
-            deep_yaml="[" * 100_000,
-            laughs_yaml="\n".join(laughs),
             loop_sh="bash loop.sh\n",
+            hidden_sh="set -e\n$PROGRAM --lr 3e-4\n",
         )
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_of_100_mb_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("accelerate launch --config_file missing.yaml train.py", "cannot read missing.yaml"),
+        ("accelerate launch --config_file bad.yaml train.py", "bad.yaml:2 is no YAML"),
+        ("accelerate launch --config_file deep.yaml train.py", "deep.yaml:1 is no YAML"),
+        ("accelerate launch --config_file laughs.yaml train.py", "more than 10000 values"),
+        ("accelerate launch --config_file empty.yaml train.py", "more than 10000 values"),
+        ("accelerate launch --config_file large.yaml train.py", "is larger than 4 MiB"),
+        ("torchrun train.py --config bad.yaml", "bad.yaml:2 is no YAML"),
+        ("torchrun train.py --deepspeed laughs.yaml.json", "more than 10000 values"),
+        ("bash run.sh", "bad.yaml:2 is no YAML"),
+        ("torchrun nowhere.py", "there is no file nowhere.py"),
+    ],
+)
+def test_the_rest_is_read_without_a_file_that_cannot_be(
+    tmp_path: Path, command: str, says: str
+) -> None:
+    laughs = ["a0: &a0 [1, 2]", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 40))]
     with (tmp_path / "large.yaml").open("wb") as file:
         file.truncate(100 * 2**20)
-    with pytest.raises(DoctorError, match="larger than 4 MiB"):
-        launched(tmp_path, "accelerate launch --config_file large.yaml train.py")
+    (tmp_path / "laughs.yaml.json").write_text("\n".join(laughs))
+    launch = launched(
+        tmp_path,
+        command,
+        train_py="import sys\n",
+        bad_yaml="a: 1\n b: [\n",
+        deep_yaml="[" * 100_000,
+        laughs_yaml="\n".join(laughs),
+        empty_yaml="\n".join(laughs).replace("[1, 2]", "{}"),
+        run_sh="accelerate launch --config_file bad.yaml train.py\n",
+    )
+    (error,) = (
+        one
+        for one in engine.examine(Evidence([launch]), "doctor").findings
+        if one.severity is Severity.ERROR
+    )
+    assert says in error.because
+    assert "\n" not in error.because
+    assert launch.script in ("train.py", "nowhere.py")
+
+
+def test_a_script_may_name_files_that_exist_when_it_runs(tmp_path: Path) -> None:
+    launch = launched(
+        tmp_path, "bash run.sh", run_sh="accelerate launch --config_file made.yaml train.py\n"
+    )
+    assert launch.all("unreadable") == launch.all("missing") == ()
+    assert "cannot read made.yaml" in launch.unresolved[0].value
 
 
 def test_what_python_warns_of_in_a_script_is_read_without_a_word(tmp_path: Path) -> None:
@@ -248,7 +296,7 @@ def test_a_pipe_is_left_to_the_launch(tmp_path: Path) -> None:
     os.close(writer)
     for command in (f"python /dev/fd/{reader}", f"torchrun train.py --config /dev/fd/{reader}"):
         launched(tmp_path, command)
-    with pytest.raises(DoctorError, match="no regular file"):
-        launched(tmp_path, f"accelerate launch --config_file /dev/fd/{reader} train.py")
+    launch = launched(tmp_path, f"accelerate launch --config_file /dev/fd/{reader} train.py")
+    assert launch.all("unreadable") == ()
     assert os.read(reader, 100) == b"import torch\n"
     os.close(reader)

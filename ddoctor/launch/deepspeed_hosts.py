@@ -1,0 +1,69 @@
+"""The hosts and GPUs that DeepSpeed's launcher chooses: hostfile, ``--include``, ``--exclude``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from ddoctor.evidence.launch import Setting
+from ddoctor.launch import files
+
+# deepspeed/launcher/runner.py, _parse_hostfile: a line such as ``worker-1 slots=8`` for each host.
+HOST = re.compile(r"\s*(?P<host>\S+)\s+slots=(?P<slots>\d{1,6})\s*(?:#.*)?")
+
+
+def read(given: Sequence[Setting], folder: Path) -> Iterator[Setting]:
+    """Yield the number of hosts, and of ranks on each, or in all where hosts have different ones.
+
+    ``given``: the options of the launcher.
+
+    Raises:
+        DoctorError: the hostfile cannot be read.
+    """
+    options = {one.name.removeprefix("deepspeed."): one for one in reversed(given)}
+    hostfile = options.get("hostfile")
+    slots = _slots(hostfile.value, folder) if hostfile is not None else {}
+    if (one := options.get("include")) is not None:
+        chosen = {
+            host: slots.get(host) if numbers is None else len(numbers)
+            for host, numbers in _filter(one.value).items()
+        }
+        origin = Setting(name="hosts", value="", origin=f"--include={one.value}")
+    elif (one := options.get("exclude")) is not None and slots:
+        left_out = _filter(one.value)
+        chosen = {
+            host: count - len(left_out.get(host) or ())
+            for host, count in slots.items()
+            if left_out.get(host, ()) is not None
+        }
+        origin = Setting(name="hosts", value="", origin=f"--exclude={one.value}")
+    else:
+        chosen = dict(slots)
+        origin = Setting(name="hosts", value="", file=hostfile.value if hostfile else "")
+    counts = [count for count in chosen.values() if count is not None]
+    if chosen:
+        yield _of("hosts", len(chosen), origin)
+    if counts and len(counts) == len(chosen):
+        if len(set(counts)) == 1:
+            yield _of("ranks-per-host", counts[0], origin)
+        else:
+            yield _of("ranks", sum(counts), origin)
+
+
+def _of(name: str, number: int, origin: Setting) -> Setting:
+    return Setting(name=name, value=str(number), file=origin.file, origin=origin.origin)
+
+
+def _slots(name: str, folder: Path) -> Mapping[str, int]:
+    """The number of GPUs of each host; DeepSpeed starts on this host alone if there is no file."""
+    path = folder / name
+    lines = files.text(path, name).splitlines() if files.is_there(path) else []
+    rows = [match for line in lines if (match := HOST.fullmatch(line)) and line.strip()[0] != "#"]
+    return {match["host"]: int(match["slots"]) for match in rows}
+
+
+def _filter(value: str) -> Mapping[str, Sequence[str] | None]:
+    """The GPUs of each host in ``worker-0@worker-1:0,2``; None: all of them."""
+    hosts = (part.partition(":") for part in value.split("@") if part)
+    return {host: list(filter(None, numbers.split(","))) or None for host, _, numbers in hosts}

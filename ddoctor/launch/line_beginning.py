@@ -1,0 +1,41 @@
+"""What stands before a launcher on its line: `docker run`, `hf jobs run`, `ssh`, and the like."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+
+from ddoctor.evidence.launch import Setting
+from ddoctor.launch.programs import HERE, JOBS
+from ddoctor.launch.shell import ASSIGNMENT
+from ddoctor.launch.words import Word
+
+ENGINES = ("docker", "podman")
+OPTIONS = {"--shm-size": "shm", "-m": "memory-per-host", "--memory": "memory-per-host"}
+
+
+def read(words: Sequence[Word]) -> Iterator[Setting]:
+    """Yield what these words set for the launch, and ``elsewhere`` if it runs on another machine,
+    in a container, or in another folder."""
+    texts = [PurePath(word.text).name for word in words]
+    if tuple(texts[: len(JOBS)]) == JOBS:
+        yield words[0].setting("hf-jobs", " ".join(JOBS))
+        yield from _options(words, {"--timeout": "time-limit"})
+    engine = next((at for at, text in enumerate(texts) if text in ENGINES), None)
+    if engine is not None and "run" in texts[engine:]:
+        yield words[engine].setting("container", f"{texts[engine]} run")
+        yield from _options(words, OPTIONS)
+        if "--ipc=host" in texts or ("--ipc", "host") in itertools.pairwise(texts):
+            yield words[engine].setting("host-ipc", "true")
+    for word, text in zip(words, texts, strict=True):
+        if text not in HERE and not ASSIGNMENT.fullmatch(word.text):
+            yield word.setting("elsewhere", text)
+            return
+
+
+def _options(words: Sequence[Word], names: dict[str, str]) -> Iterator[Setting]:
+    for word, after in itertools.zip_longest(words, words[1:]):
+        name, equals, value = word.text.partition("=")
+        if name in names:
+            yield word.setting(names[name], value if equals or after is None else after.text)
