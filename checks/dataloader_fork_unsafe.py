@@ -48,6 +48,16 @@ CRASHED = re.compile(r"DataLoader worker .* is killed by signal: (Segmentation f
 WAITS_FOR_WORKER = ("_try_get_data", "_get_data")
 
 
+FORKS = tuple(
+    f"{package}.{name}"
+    for package in ("multiprocessing", "torch.multiprocessing")
+    for name in ("Process", "Pool")
+)
+"""What starts processes by fork, on Linux and before Python 3.14."""
+OTHER_STARTS = ("set_start_method", "get_context", "set_forkserver_preload")
+USES_CUDA = ("torch.cuda.set_device", "torch.cuda.init", "torch.cuda.synchronize")
+
+
 def refused_by_cuda(run: TrainingRun) -> Iterator[Finding]:
     found = run.raised(REFUSED)
     if found:
@@ -133,6 +143,35 @@ def cuda_in_the_dataset(script: Script) -> Iterator[Finding]:
                         f"{shown(loader.at)}, which are forked from a process that uses CUDA"
                     ),
                     fixes=(_ON_THE_CPU, _FORKSERVER),
+                )
+                return
+
+
+def processes_after_cuda(script: Script) -> Iterator[Finding]:
+    """A process that is forked from one that has used CUDA cannot use it."""
+    if any(one.name.endswith(OTHER_STARTS) for one in script.calls):
+        return
+    uses = [one for one in script.calls if one.name in USES_CUDA or one.name == ".cuda"]
+    for one in script.of(*FORKS):
+        if one.always and "mp_context" not in one.keywords and "context" not in one.keywords:
+            same = (one.at.file, one.at.function)
+            before = [
+                use
+                for use in uses
+                if (use.at.file, use.at.function) == same and use.at.line < one.at.line
+            ]
+            if before and all(use.always for use in before[:1]):
+                yield Finding(
+                    severity=Severity.NOTE,
+                    confidence=Confidence.POSSIBLE,
+                    because=f"{shown(one.at)} forks this process after {shown(before[0].at)} has "
+                    "used CUDA: the child fails if it uses CUDA as well",
+                    fixes=(
+                        Fix.python(
+                            summary="start processes by spawn, or before CUDA is used",
+                            paste='multiprocessing.set_start_method("spawn")',
+                        ),
+                    ),
                 )
                 return
 

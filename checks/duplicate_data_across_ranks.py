@@ -206,6 +206,33 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
         )
 
 
+def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    """The training data are shared out, and those of the evaluation are not."""
+    loaders = script.of(LOADER)
+    whole = [one for one in loaders if evaluates(one) and one.on_all_ranks and not _shares(one)]
+    shared = [one for one in loaders if not evaluates(one) and _shares(one)]
+    if seen is not None or not is_plain(script) or not shared or not whole:
+        return
+    yield Finding(
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE,
+        because=f"{shown(whole[0].at)} has no sampler, unlike {shared[0].at.place}: each rank that "
+        "evaluates reads all of it, and the others wait if only one does",
+        fixes=(
+            Fix.python(
+                summary="share the evaluation out, and add up its counts over the ranks",
+                paste=(
+                    f"data = {whole[0].argument('dataset', 0) or 'dataset'}\n"
+                    "sampler = torch.utils.data.DistributedSampler(data, shuffle=False)\n"
+                    f"{with_keywords(whole[0], sampler='sampler', shuffle=None)}\n"
+                    "torch.distributed.all_reduce(counts)"
+                ),
+                caution="the sampler repeats samples if they do not divide by the ranks",
+            ),
+        ),
+    )
+
+
 def _shares(loader: SourceCall) -> bool:
     """Whether a DataLoader may share its samples out."""
     return any(name in loader.keywords for name in ("sampler", "batch_sampler", "**")) or (

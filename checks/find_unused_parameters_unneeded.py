@@ -19,7 +19,9 @@ from statistics import median
 from ddoctor.analysis import log_events
 from ddoctor.analysis.ddp_options import no_search
 from ddoctor.analysis.framework_words import FrameworkWords
+from ddoctor.analysis.script_source import shown, with_keywords
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
@@ -69,6 +71,26 @@ def never_found_any(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> 
             cost=Cost(value=round(share, 4), unit="share of step") if timed else None,
             fixes=(no_search(words, "switch off find_unused_parameters", part if timed else None),),
         )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """A static graph is searched once anyway; torch/nn/parallel/distributed.py."""
+    for one in script.of("torch.nn.parallel.DistributedDataParallel"):
+        words = ("find_unused_parameters", "static_graph")
+        if all(one.argument(word) == "True" for word in words):
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.CERTAIN,
+                because=f"{shown(one.at)} has static_graph=True, with which DDP finds unused "
+                "parameters in the first step, and find_unused_parameters=True as well",
+                fixes=(
+                    Fix.python(
+                        summary="leave the option out",
+                        paste=with_keywords(one, find_unused_parameters=None),
+                    ),
+                ),
+            )
+            return
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

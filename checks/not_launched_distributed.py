@@ -34,8 +34,12 @@ EXPLAINS = (
     "script-error",
 )
 
-
 FEWEST_STEPS = 10
+# torch/distributed/rendezvous.py, _env_rendezvous_handler.
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK")
+OWN_RANK = ("rank", "world_size", "store", "init_method", "**")
+"""Arguments of init_process_group that replace them."""
+STARTERS = ("srun", "sbatch", "mpirun", "mpiexec")
 
 
 def alone(run: TrainingRun, steps: Steps) -> Iterator[Finding]:
@@ -110,6 +114,59 @@ def one_process_for_several_gpus(plan: LaunchPlan, script: Script) -> Iterator[F
             ),
         ),
     )
+
+
+def started_by_python(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """A script that reads its rank from the environment, which plain Python does not set."""
+    launch = plan.launch
+    named = launch.get("kind", "container", *(f"env.{name}" for name in VARIABLES))
+    alone = launch.launcher == "python" and plan.ranks == 1 and not {*launch.around} & {*STARTERS}
+    starts_ranks = any("multiprocessing." in one.name for one in script.calls)
+    sets = any(one.name in (f"os.environ[{name}]" for name in VARIABLES) for one in script.settings)
+    if not alone or named is not None or starts_ranks or sets or script.unseen:
+        return
+    for one in script.of("torch.distributed.init_process_group"):
+        if one.always and not {*one.keywords} & {*OWN_RANK} and len(one.arguments) < 2:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} reads RANK, WORLD_SIZE and MASTER_ADDR from the "
+                "environment, and python sets none of them",
+                fixes=(
+                    Fix(
+                        summary="start it with a launcher, which sets them",
+                        paste=f"torchrun --standalone --nproc-per-node=gpu {launch.script} …",
+                        caution="none of this if the shell has exported them",
+                    ),
+                ),
+            )
+            return
+
+
+def each_rank_alone(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """A launcher starts several ranks of a script that knows nothing of other ranks."""
+    ranks, trains = plan.ranks, [one for one in script.loops if one.kind == "training"]
+    exchanges = any(one.name.startswith("torch.distributed.") for one in script.calls)
+    knows = script.imports or script.splits or script.names_device or script.unseen
+    launcher = plan.launch.launcher
+    if launcher == "python" or ranks is None or ranks < 2 or not trains:
+        return
+    if not exchanges and not knows:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{launcher} starts {ranks} ranks, and {shown(trains[0].at)} trains "
+            "in each of them alone: no line of the script joins a process group or wraps the model",
+            evidence=(Observation(name="ranks", value=ranks, expected=1),),
+            fixes=(
+                Fix.python(
+                    summary="join the process group, and wrap the model",
+                    paste="torch.distributed.init_process_group()\n"
+                    "model = torch.nn.parallel.DistributedDataParallel(model)\n"
+                    "# and give the DataLoader a DistributedSampler",
+                ),
+            ),
+        )
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

@@ -57,6 +57,11 @@ IN_EACH_STEP = (
         "measure in one step of a hundred",
     ),
     ((".item",), WAITS, "read values back in one step of a hundred"),
+    (
+        ("print",),
+        "every rank writes a line, and waits for the GPU if the line shows a value of it",
+        "print in one step of a hundred, on rank 0",
+    ),
 )
 
 
@@ -213,8 +218,11 @@ def in_the_source(script: Script, steps: Steps | None) -> Iterator[Finding]:
     """Calls that every step of the training loop makes; what they cost, only a run shows."""
     if steps is not None and enough(steps):
         return  # what was measured during the training is better evidence
+    told: set[str] = set()
     for names, why, summary in IN_EACH_STEP:
-        found = [one for one in script.of(*names) if one.in_each_step]
+        every = [one for one in script.of(*names) if one.in_each_step and one.on_all_ranks]
+        found = [one for one in every if one.at.place not in told]
+        told |= {one.at.place for one in every}
         if found:
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
             yield Finding(

@@ -121,7 +121,8 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
 
 def in_the_source(script: Script) -> Iterator[Finding]:
     epochs = any(loop.kind == "epoch" for loop in script.loops)
-    for loader in script.of(LOADER) if epochs else ():
+    loaders = sorted(script.of(LOADER), key=lambda one: "epoch" not in one.within)
+    for loader in loaders if epochs else ():
         kept = loader.argument("persistent_workers")
         if worker_count(loader) == 0 or "**" in loader.keywords or evaluates(loader):
             continue
@@ -137,7 +138,9 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
                 fixes=(
                     Fix.python(
-                        summary="keep the workers alive between epochs (persistent_workers)",
+                        summary="make it once, before the loop over epochs, with workers that stay"
+                        if again
+                        else "keep the workers alive between epochs (persistent_workers)",
                         paste=("# before the loop over epochs\n" if again else "")
                         + with_keywords(loader, persistent_workers="True"),
                         caution=CAUTION,

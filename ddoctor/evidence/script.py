@@ -72,6 +72,8 @@ class SourceCall(Part, frozen=True, kw_only=True):
     """The condition of the innermost branch around it that does not test a rank."""
     branch: SourceLine | None = None
     """The innermost branch around it that tests a rank."""
+    always: bool = False
+    """Whether every run of the script reaches it, unless it ends before."""
     for_some_ranks: bool = False
     """Whether a caller of its function, or a decorator, tests the rank."""
     collective: SourceLine | None = None

@@ -27,8 +27,9 @@ MATTERING = (
     *("torch.distributed.", "torch.utils.data.", "torch.nn.parallel.", "torch.nn.DataParallel"),
     *("torch.save", "torch.load", "torch.autograd.", "torch.use_deterministic_algorithms"),
     *("torch.utils.checkpoint.", "torch.utils.tensorboard.", "torch.device"),
-    *("torch.multiprocessing.set_start_method", "multiprocessing.set_start_method"),
+    *("torch.multiprocessing.", "multiprocessing.", "concurrent.futures.ProcessPoolExecutor"),
     *("wandb.init", "accelerate.", "deepspeed.init", "gc.collect", "lightning.", "transformers."),
+    *("torch.optim.", "diffusers.optimization."),
 )
 """The beginnings of their full names."""
 OF_CUDA = frozenset(

@@ -21,6 +21,8 @@ MOVED = (
     ("torch.autograd.anomaly_mode.", "torch.autograd."),
     ("torch.utils.tensorboard.writer.", "torch.utils.tensorboard."),
 )
+PRINT = "print"
+"""The only function of Python itself whose calls matter."""
 ENVIRONMENT = ("os.environ", "os.getenv", "os.environ.get", "environ.get")
 
 
@@ -28,7 +30,7 @@ class Names:
     """What the names of a module mean."""
 
     def __init__(self, module: Module) -> None:
-        self._known: dict[str, str] = {}
+        self._known = {PRINT: PRINT}
         for node in module.tree.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 self._known[node.name] = f"{module.name}.{node.name}"

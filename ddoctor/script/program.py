@@ -8,7 +8,8 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from ddoctor.script.calls import is_collective
-from ddoctor.script.names import variable
+from ddoctor.script.modules import MAIN
+from ddoctor.script.names import PRINT, variable
 from ddoctor.script.ranks import lower
 from ddoctor.script.scopes import Block, Call, Scope, Statement, Walk
 from ddoctor.script.values import origins
@@ -123,6 +124,29 @@ class Program:
                 ahead += [one for name in names for one in named.get(name, ())]
         return frozenset(found)
 
+    @cached_property
+    def replaces_print(self) -> bool:
+        """Whether the script has its own ``print``, which mostly is silent on other ranks."""
+        return any(_own(scope) == PRINT or PRINT in scope.variables for scope in self.scopes)
+
+    def always(self, call: Call) -> bool:
+        """Whether every run of the script makes a call."""
+        return call.scope in self._always and not any(map(_may_skip, call.around))
+
+    @cached_property
+    def _always(self) -> frozenset[Scope]:
+        """The top level of the script, and the functions that it always calls."""
+        ahead = [scope for scope in self.scopes[:1] if scope.module.name == MAIN]
+        found: set[Scope] = set()
+        while ahead:
+            scope = ahead.pop()
+            found.add(scope)
+            for call in scope.calls:
+                called = self.called(call)
+                if called is not None and called not in found:
+                    ahead += [called] * (not any(map(_may_skip, call.around)))
+        return frozenset(found)
+
     def reached(self, call: Call, deepest: int = FEWEST) -> Call | None:
         """The first collective that the called function always calls."""
         scope = self.called(call)
@@ -135,6 +159,10 @@ class Program:
                 if found := self.reached(one, deepest - 1):
                     return found
         return None
+
+
+def _may_skip(block: Block) -> bool:
+    return block.kind not in ("loop", "no-grad", "no-sync")
 
 
 def _own(scope: Scope) -> str:

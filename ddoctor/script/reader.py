@@ -23,7 +23,7 @@ from ddoctor.script.calls import is_collective, is_sharded_model, matters
 from ddoctor.script.datasets import datasets
 from ddoctor.script.losses import kept
 from ddoctor.script.modules import Module, Modules
-from ddoctor.script.names import moved, source, variable
+from ddoctor.script.names import PRINT, moved, source, variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import hints, lower, own_name
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
@@ -210,6 +210,10 @@ def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
 
 
 def _kept(call: Call, program: Program) -> bool:
+    if call.name == PRINT:
+        return not program.replaces_print and any(
+            one.node in program.training for one in call.loops
+        )
     return matters(call) or (_for_one_rank(call) and program.reached(call) is not None)
 
 
@@ -242,6 +246,7 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         within=tuple(_within(call.around, program)),
         test=_cut(source(tests[-1].test)) if tests and tests[-1].test else "",
         branch=at(branches[-1].node, call.scope) if branches else None,
+        always=program.always(call),
         for_some_ranks=call.scope in program.of_some_ranks,
         collective=at(reached.node, reached.scope) if reached is not None else None,
     )

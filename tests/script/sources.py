@@ -51,7 +51,8 @@ def ddp(
     loop = f"for batch in loader:\n{indent(dedent(step), '    ')}"
     body = "\n".join([each_epoch, dedent(before), loop, dedent(epoch)])
     loops = f"for epoch in range(10):\n{indent(body, '    ')}"
-    return "\n".join([HEAD, dedent(head), dedent(set_up), dedent(loader), loops])
+    end = "dist.destroy_process_group()"
+    return "\n".join([HEAD, dedent(head), dedent(set_up), dedent(loader), loops, end])
 
 
 def in_functions(text: str) -> str:
@@ -145,6 +146,7 @@ class Trainer:
             self.epoch()
             distributed.barrier()
             self.save()
+        distributed.destroy_process_group()
 
     def epoch(self):
         for batch in self.loader:

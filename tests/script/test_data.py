@@ -6,7 +6,7 @@ import pytest
 
 from ddoctor.models import Confidence, Severity
 from tests.script.conftest import Review
-from tests.script.sources import ACCELERATE, CLASSES, HEAD, ddp, in_functions
+from tests.script.sources import ACCELERATE, CLASSES, HEAD, LOADER, ddp, in_functions
 
 PLAIN_LOADER = "loader = DataLoader(data, shuffle=True, num_workers=4, persistent_workers=True)"
 PART = "dist.init_process_group('gloo')\nmodel = DDP(Net())\n"
@@ -217,3 +217,43 @@ def test_workers_are_only_noted(review: Review) -> None:
     finding = again["worker-restart-each-epoch"]
     assert finding.severity is Severity.NOTE
     assert "is made again in each epoch" in finding.because
+
+
+def test_the_evaluation_is_not_shared_out(review: Review) -> None:
+    more = "val_loader = DataLoader(Images(), num_workers=4)\n"
+    found = review(ddp(loader=LOADER + more))
+    assert found.keys() == {"duplicate-data-across-ranks"}
+    (note,) = found.values()
+    assert note.severity is Severity.NOTE
+    assert "(`val_loader = DataLoader(Images(), num_workers=4)`) has no sampler" in note.because
+    for quiet in (
+        more.replace("num_workers", "sampler=part, num_workers"),
+        f"if dist.get_rank() == 0:\n    {more}",
+        more.replace("val_loader", "other").replace("4)", "4, persistent_workers=True)"),
+    ):
+        assert review(ddp(loader=LOADER + quiet)) == {}
+
+
+def test_a_loader_that_is_made_in_each_epoch(review: Review) -> None:
+    made = "loader = DataLoader(data, sampler=sampler, num_workers=4, persistent_workers=True)"
+    (note,) = review(ddp(before=made)).values()
+    assert (note.cause, note.severity) == ("worker-restart-each-epoch", Severity.NOTE)
+    assert "is made again in each epoch" in note.because
+    assert note.fixes[0].summary.startswith("make it once, before the loop over epochs")
+
+
+def test_a_process_is_forked_after_cuda(review: Review) -> None:
+    fork = "mp.Process(target=log).start()\n"
+    source = ddp(head="import multiprocessing as mp", loader=LOADER + fork)
+    found = review(source)
+    assert found.keys() == {"dataloader-fork-unsafe"}
+    (note,) = found.values()
+    assert note.severity is Severity.NOTE
+    assert "(`torch.cuda.set_device(local_rank)`) has used CUDA" in note.because
+    for quiet in (
+        source.replace(fork, f"mp.set_start_method('spawn')\n{fork}"),
+        source.replace(fork, fork.replace("mp.", "mp.get_context('spawn').")),
+        source.replace(fork, f"if logs:\n    {fork}"),
+        ddp(head=f"import multiprocessing as mp\n{fork}"),
+    ):
+        assert review(quiet) == {}

@@ -145,7 +145,28 @@ def test_reentrant_blocks_under_a_search_for_parameters(review: Review) -> None:
         ("find_unused_parameters=True", "find_unused_parameters=True, static_graph=True"),
         ("use_reentrant=True", "use_reentrant=args.reentrant"),
     ):
-        assert review(searching.replace(one, other)) == {}
+        assert REENTRANT not in review(searching.replace(one, other))
+
+
+def test_a_static_graph_needs_no_search(review: Review) -> None:
+    wrap = ".to(local_rank), find_unused_parameters=True, static_graph=True)"
+    found = review(ddp().replace(".to(local_rank))", wrap))
+    assert found.keys() == {"find-unused-parameters-unneeded"}
+    for other in ("static_graph=True", "find_unused_parameters=True", "find_unused_parameters=x"):
+        assert review(ddp().replace(".to(local_rank))", f".to(local_rank), {other})")) == {}
+
+
+def test_each_step_prints_on_all_ranks(review: Review) -> None:
+    found = review(ddp(step=f"{STEP}print(loss)"))
+    assert found.keys() == {LOOP}
+    assert (found[LOOP].severity, "(`print(loss)`)" in found[LOOP].because) == (Severity.NOTE, True)
+    for quiet in (
+        "if number % 50 == 0:\n    print(loss)",
+        "if dist.get_rank() == 0:\n    print(loss)",
+        "print = log\nprint(loss)",
+    ):
+        assert review(ddp(step=f"{STEP}{quiet}")) == {}
+    assert review(ddp(epoch="print(loss)")) == {}
 
 
 BLOCK = "checkpoint(block, batch, use_reentrant=True)"

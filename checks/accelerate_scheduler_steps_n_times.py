@@ -1,0 +1,105 @@
+"""accelerate steps a prepared scheduler once per rank, so the schedule ends too early.
+
+Each call of ``step`` on a scheduler that ``accelerator.prepare`` returned steps the original one
+``num_processes`` times. This fits a schedule that is counted in the batches of all ranks, such as
+``len(loader)`` before ``prepare``. A schedule over a fixed number of optimizer steps, or over
+epochs, ends after that number divided by the number of ranks.
+
+Symptoms: the learning rate reaches its end after a part of the training, the earlier the more ranks
+there are; the warm-up is as much shorter.
+
+To fix it, multiply the numbers of the schedule by ``accelerator.num_processes``, or create
+``Accelerator(step_scheduler_with_optimizer=False)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.launch import Setting
+from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.models import Confidence, Finding, Fix, Severity
+
+# Of torch, transformers and diffusers: the argument with the steps of the schedule, and its place.
+OF_TORCH = {"OneCycleLR": ("total_steps", 2), "CosineAnnealingLR": ("T_max", 1)}
+SCHEDULE = ("num_training_steps", 2)
+GET_SCHEDULER = ("num_training_steps", 3)
+SWITCHES = ("split_batches", "step_scheduler_with_optimizer", "dataloader_config", "**")
+"""Arguments of Accelerator that may change how often it steps a scheduler."""
+
+
+def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    ranks = plan.ranks
+    own = script.of("accelerate.Accelerator")
+    switched = any(name in one.keywords for one in own for name in SWITCHES)
+    if ranks is None or ranks < 2 or not own or switched:
+        return
+    prepared = {name for one in script.of(".prepare") for name in one.arguments}
+    for made in script.calls:
+        if made.assigned not in prepared or not _is_scheduler(made):
+            continue
+        steps = [one for one in script.of(".step") if one.on == made.assigned]
+        counted = _fixed(made, plan)
+        of_epochs = [one for one in steps if one.within and one.within[-1] == "epoch"]
+        if of_epochs:
+            yield _finding(
+                made,
+                f"{shown(of_epochs[0].at)} steps the scheduler once an epoch, and accelerate makes "
+                f"{ranks} steps of it, one per rank: {shown(made.at)} is {ranks} times as fast",
+                Confidence.LIKELY,
+            )
+            return
+        if counted is not None and any(one.in_each_step for one in steps):
+            yield _finding(
+                made,
+                f"{shown(made.at)} has {counted.number:,} steps ({counted.at}), and each step of "
+                f"the training makes {ranks} of them, one per rank; right only if that number "
+                "counts the batches of all ranks",
+                Confidence.POSSIBLE,
+            )
+            return
+
+
+def _is_scheduler(made: SourceCall) -> bool:
+    last = made.name.rpartition(".")[2]
+    of_torch = made.name.startswith("torch.optim.lr_scheduler.")
+    return of_torch or last == "get_scheduler" or "_schedule" in last
+
+
+def _fixed(made: SourceCall, plan: LaunchPlan) -> Setting | None:
+    """The number of steps of a schedule, if it is written as such; None: it is computed."""
+    last = made.name.rpartition(".")[2]
+    keyword, place = OF_TORCH.get(last, GET_SCHEDULER if last == "get_scheduler" else SCHEDULE)
+    given = made.argument(keyword, place)
+    if given is None:
+        return None
+    values = {given, *made.origin(keyword, place)}
+    if number := next((one for one in values if one.isdigit()), None):
+        alone = len(made.origin(keyword, place)) == 1
+        at = Setting(name=keyword, value=number, file=made.at.file, line=made.at.line)
+        return at if alone else None
+    space, _, name = given.rpartition(".")
+    found = plan.get(f"arg.{name}") if space.isidentifier() and name.isidentifier() else None
+    return found if found is not None and found.number else None
+
+
+def _finding(made: SourceCall, because: str, confidence: Confidence) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=confidence,
+        because=because,
+        fixes=(
+            Fix.python(
+                summary="step the scheduler as often as the script says",
+                paste="accelerator = Accelerator(step_scheduler_with_optimizer=False)",
+                caution="with gradient accumulation, call scheduler.step() only after "
+                "accelerator.sync_gradients",
+            ),
+            Fix.python(
+                summary="or count the batches of all ranks",
+                paste=f"total = steps * accelerator.num_processes  # in {made.at.place}",
+            ),
+        ),
+    )
