@@ -46,10 +46,8 @@ EACH_EPOCH = """
             optimizer.zero_grad()
         schedule.step()
 """
-ONE_CYCLE = GIVEN.replace(
-    'get_scheduler("linear", optimizer, num_warmup_steps=10, num_training_steps=args.max_train_steps)',
-    "torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, 5000)",
-)
+LINEAR = 'get_scheduler("linear", optimizer, num_warmup_steps=10, num_training_steps=TOTAL)'
+ONE_CYCLE = EACH_STEP.replace(LINEAR, "torch.optim.lr_scheduler.OneCycleLR(optimizer, 1e-3, 5000)")
 
 
 @pytest.mark.parametrize(

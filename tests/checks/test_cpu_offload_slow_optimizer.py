@@ -34,7 +34,7 @@ def test_fsdp_offloads(tmp_path: Path) -> None:
 
 
 def test_deepspeed_refuses_the_optimizer(tmp_path: Path) -> None:
-    found = [one for one in reviewed(tmp_path, LINE, ENGINE, ds_json=OFFLOADED)]
+    found = reviewed(tmp_path, LINE, ENGINE, ds_json=OFFLOADED)
     assert {one.cause for one in found} == {CAUSE}
     assert found[0].severity is Severity.ERROR
     assert "passes torch.optim.AdamW, which DeepSpeed refuses there" in found[0].because
