@@ -96,7 +96,9 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
 def one_process_for_several_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """transformers' Trainer then splits each batch by nn.DataParallel, without a word."""
     visible = len(plan.devices) if plan.devices is not None else plan.visible
-    uses = next((one for one in script.imports if one.framework == "Trainer"), None)
+    # What else a script imports may train, or not.
+    own = (one for one in script.imports if one.at.file in script.files[:1])
+    uses = next((one for one in own if one.framework == "Trainer"), None)
     alone = plan.launch.launcher == "python" and plan.ranks == 1
     if not alone or uses is None or visible is None or visible < 2:
         return
