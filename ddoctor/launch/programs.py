@@ -46,6 +46,7 @@ COMMANDS = {
     "lightning": ("run", "model"),
 }
 """The words by which a program with several commands launches a training."""
+SHELL_SCRIPTS = (".sh", ".sbatch", ".slurm")
 STARTERS = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
 """Programs that start other commands, and know nothing of torch."""
 HERE = ("env", "exec", "nohup", "sudo", "time", "uv", "run")
@@ -60,6 +61,6 @@ def starts(text: str) -> bool:
         or name in CONSOLE
         or (name.endswith(".py") and text != name)
         or name in SHELLS
-        or name.endswith((".sh", ".sbatch", ".slurm"))
+        or name.endswith(SHELL_SCRIPTS)
         or PYTHON.fullmatch(name) is not None
     )

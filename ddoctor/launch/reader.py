@@ -30,6 +30,7 @@ from ddoctor.launch.programs import (
     MODULES,
     PROGRAMS,
     PYTHON,
+    SHELL_SCRIPTS,
     SHELLS,
     STARTERS,
     starts,
@@ -125,7 +126,7 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
     )
     command = replace(command, words=words[begin:], variables=variables)
     first, name = words[begin], PurePath(words[begin].text).name
-    if name in SHELLS or name.endswith(".sh"):
+    if name in SHELLS or name.endswith(SHELL_SCRIPTS):
         return _of_shell(command, found, around)
     if PYTHON.fullmatch(name):
         return _of_python(command, found, around)

@@ -117,6 +117,8 @@ def paths(script: str, folder: Path, *, is_module: bool) -> Iterator[Path]:
         yield folder / script
         return
     path = Path(*script.split("."))
+    if not path.name:
+        return
     yield from (
         folder / base / end
         for base in ("", "src")

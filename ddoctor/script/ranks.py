@@ -81,7 +81,8 @@ def _single(test: ast.expr, assigned: Assigned, steps: int) -> Within:
 def own_name(node: ast.AST) -> str:
     """The last part of a variable, of what is called, or of a variable of the environment."""
     if isinstance(node, ast.Call):
-        return _environment(node) or own_name(node.func)
+        called = own_name(node.func)
+        return _environment(node, called) or called
     if isinstance(node, ast.Subscript):
         return str(node.slice.value) if isinstance(node.slice, ast.Constant) else ""
     return str(getattr(node, "attr", None) or getattr(node, "id", ""))
@@ -159,9 +160,9 @@ def _number(node: ast.expr) -> int | None:
     return None
 
 
-def _environment(call: ast.Call) -> str:
+def _environment(call: ast.Call, called: str) -> str:
     """The variable that ``os.environ.get("RANK")`` or ``os.getenv("RANK")`` reads."""
-    if own_name(call.func) not in ("get", "getenv") or not call.args:
+    if called not in ("get", "getenv") or not call.args:
         return ""
     name = call.args[0]
     read = isinstance(name, ast.Constant) and isinstance(name.value, str)

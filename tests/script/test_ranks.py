@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
 from ddoctor.models import Confidence, Severity
+from ddoctor.script.ranks import own_name
 from tests.script.conftest import Review
 from tests.script.sources import ACCELERATE, CLASSES, LOADER, ddp, in_functions
 
@@ -136,3 +139,11 @@ def test_each_rank_logs_a_run(review: Review) -> None:
         'wandb.init(project="mine", name=f"rank-{local_rank}")\n',
     ):
         assert review(ddp(head="import wandb", loader=f"{quiet}{LOADER}")) == {}
+
+
+def test_calls_of_calls_are_read_in_linear_time() -> None:
+    """Each further pair of parentheses doubled the time."""
+    calls = ast.parse("if rank" + "()" * 60 + " == 0: pass").body[0]
+    assert isinstance(calls, ast.If)
+    assert isinstance(calls.test, ast.Compare)
+    assert own_name(calls.test.left) == "rank"

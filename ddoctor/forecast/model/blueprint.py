@@ -161,7 +161,8 @@ def from_config(source: str) -> Blueprint:
     except Exception as error:  # each kind of config validates itself and raises any type
         raise DoctorError(f"--model {source}: {said(error)}") from None
     _check_counts(source, config.to_dict())
-    names = map(str, getattr(config, "architectures", None) or ())
+    given = getattr(config, "architectures", None)
+    names = map(str, given if isinstance(given, list) else ())
     found = (getattr(transformers, name, None) for name in names)
     kind = next((one for one in found if _is_model(one)), None)
     if kind is None:
