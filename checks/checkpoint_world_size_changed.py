@@ -21,15 +21,20 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    if event := log.first("checkpoint-world"):
+    if event := log.first("checkpoint-world", "zero-files"):
+        lacks = event.pattern == "zero-files"
         yield log_events.finding(
             [event],
-            "the checkpoint holds a piece per rank, of another number of ranks than there are now",
+            "pieces of the checkpoint are missing: fewer ranks saved it than load it, or some did "
+            "not finish"
+            if lacks
+            else "the checkpoint holds a piece per rank, of another number of ranks than there are "
+            "now",
             Fix(
                 summary="start as many ranks as saved it, or convert it to a universal checkpoint",
                 paste="python -m deepspeed.checkpoint.ds_to_universal --input_folder CHECKPOINT "
                 "--output_folder UNIVERSAL",
                 caution="or load the model's weights only, with a new optimizer and loader",
             ),
-            confidence=Confidence.CERTAIN,
+            confidence=Confidence.POSSIBLE if lacks else Confidence.CERTAIN,
         )

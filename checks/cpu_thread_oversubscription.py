@@ -14,10 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.cpu_contention import FOLLOWS, HELD_UP, median_wait
 from ddoctor.analysis.local_ranks import LocalRanks
 from ddoctor.analysis.parsing import whole
 from ddoctor.evidence.host import Cpus
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -101,6 +103,18 @@ def while_training(use: RankUse) -> Iterator[Finding]:
             ),
             cost=None if waited is None else Cost(value=round(waited, 3), unit="share of step"),
             fixes=(_fewer(fitting, crowding),),
+        )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    if event := log.first("no-more-threads"):
+        yield log_events.finding(
+            [event],
+            "each process starts as many threads as there are CPUs, until the limit of processes "
+            "refuses more",
+            _fewer(1),
+            Fix(summary="or look at the limit", paste="ulimit -u; cat /sys/fs/cgroup/pids.max"),
+            confidence=Confidence.POSSIBLE,
         )
 
 

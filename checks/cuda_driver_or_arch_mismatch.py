@@ -110,6 +110,16 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 paste="nvidia-smi | head -4; python -m torch.utils.collect_env",
             ),
         )
+    elif event := log.first("no-cuda-build"):
+        yield log_events.finding(
+            [event],
+            "this torch was built without CUDA",
+            Fix(
+                summary="install a torch for the CUDA of the driver",
+                paste="nvidia-smi | head -4; python -m torch.utils.collect_env",
+                caution="pip may have replaced the right one while it installed another package",
+            ),
+        )
 
 
 def _finding(

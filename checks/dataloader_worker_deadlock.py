@@ -100,7 +100,9 @@ def _finding(run: TrainingRun, one: RankEnding, loading: Loading | None, what: s
             f"{endings.steps(one)}{endings.others(run, [one])}; the stacks of the workers would "
             "show what blocks them"
         ),
-        evidence=(
+        evidence=()
+        if run.only_told
+        else (
             Observation(name="steps done", value=one.steps),
             Observation(name="time waited", value=round(one.doing_seconds, 1), unit="s"),
         ),
@@ -110,7 +112,7 @@ def _finding(run: TrainingRun, one: RankEnding, loading: Loading | None, what: s
                 summary="run it again, and dump the stacks of the workers while it hangs",
                 paste=(
                     f"{endings.again(run)} &\n"
-                    f"pgrep -f {run.command[0]} | xargs -n1 py-spy dump --native --pid"
+                    f"pgrep -f {run.script} | xargs -n1 py-spy dump --native --pid"
                 ),
                 caution="py-spy may need root, or the capability SYS_PTRACE in a container",
             ),

@@ -159,6 +159,16 @@ def in_a_log(log: Log, hosts: tuple[Disks, ...] | None) -> Iterator[Finding]:
                 paste="df -h .; quota -s; sudo dmesg -T | grep -iE 'i/o error|nfs|lustre' | tail",
             ),
         )
+    elif none := log.first("no-temporary-folder"):
+        yield log_events.finding(
+            [none],
+            "no folder takes temporary files: their disks are full, or may not be written",
+            Fix(
+                summary="free space there, or name another folder",
+                paste="df -h /tmp /var/tmp .; df -i /tmp\nexport TMPDIR=/local/disk/tmp",
+            ),
+            confidence=Confidence.POSSIBLE,
+        )
 
 
 def _by_disk(rank: LiveRankState) -> bool:

@@ -21,7 +21,14 @@ from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rdma, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("collective-slow-for-hardware", "slow-network-link", "communication-bound-step")
+EXPLAINS = (
+    "collective-slow-for-hardware",
+    "slow-network-link",
+    "communication-bound-step",
+    "dead-rank",
+    "first-failure-masked",
+    "script-error",
+)
 
 # GPUDirect RDMA is a feature of data centre and professional GPUs
 # (https://docs.nvidia.com/cuda/gpudirect-rdma/, "Supported Systems").
@@ -78,10 +85,20 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         yield log_events.finding(
             [event],
             "data between the GPU and the network passes through the memory of the host",
-            Fix(
-                summary="load the module, now and at each boot",
-                paste="sudo modprobe nvidia_peermem\n"
-                "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf",
-            ),
+            _LOAD,
             severity=Severity.WARNING if log.several_hosts else Severity.NOTE,
         )
+    if event := log.first("ib-gpu-memory"):
+        yield log_events.finding(
+            [event],
+            "the network card cannot register memory of the GPU: the module that lets it is not "
+            "loaded, or was built for other RDMA drivers",
+            _LOAD,
+        )
+
+
+_LOAD = Fix(
+    summary="load the module, now and at each boot",
+    paste="sudo modprobe nvidia_peermem\n"
+    "echo nvidia_peermem | sudo tee /etc/modules-load.d/nvidia_peermem.conf",
+)

@@ -159,10 +159,12 @@ def in_a_log(
     if event := next((one for one in events if one.pattern in MEANING), None):
         yield log_events.finding([event], MEANING[event.pattern], _EXAMINE)
         return
-    if event := log.first("unknown-cuda-error"):
+    if event := log.first("gpu-start", "unknown-cuda-error"):
         yield log_events.finding(
             [event],
-            "CUDA fails without a reason, as with a faulty GPU or driver: the kernel log tells",
+            "the driver cannot start the GPU: it is faulty, or the module does not fit it"
+            if event.pattern == "gpu-start"
+            else "CUDA fails without a reason, as with a faulty GPU or driver: see the kernel log",
             _EXAMINE,
             confidence=Confidence.POSSIBLE,
         )
@@ -180,6 +182,14 @@ def in_a_log(
                 confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
             )
             return
+    if event := log.first("inforom"):
+        yield log_events.finding(
+            [event],
+            "the GPU's record of itself is damaged, so that its errors may go unnoticed",
+            _EXAMINE,
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE,
+        )
 
 
 _EXAMINE = Fix(

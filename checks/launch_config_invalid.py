@@ -41,6 +41,17 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             confidence=Confidence.CERTAIN,
         )
+    elif event := log.first("local-rank-argument"):
+        yield log_events.finding(
+            [event],
+            "the launcher gives each rank its local rank as an option, which the script does not "
+            "know, or spells otherwise",
+            Fix.python(
+                summary="accept both spellings, and prefer the variable of torchrun",
+                paste='parser.add_argument("--local-rank", "--local_rank", type=int,\n'
+                '    default=int(os.environ.get("LOCAL_RANK", 0)))',
+            ),
+        )
     elif event := log.first("port-denied"):
         yield log_events.finding(
             [event],

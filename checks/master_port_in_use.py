@@ -26,7 +26,9 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
-OF_TORCH = re.compile(r"c10d|socket\.cpp|TCPStore|Dist\w*Error|server socket|^RuntimeError")
+OF_TORCH = re.compile(
+    r"c10d|socket\.cpp|TCPStore|Dist\w*Error|server socket|^RuntimeError|Tried to launch"
+)
 
 
 def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
@@ -59,9 +61,7 @@ def taken(rendezvous: Rendezvous) -> Iterator[Finding]:
 def in_a_log(log: Log) -> Iterator[Finding]:
     if event := log.first("address-in-use"):
         # Others open ports as well: a page of TensorBoard, say.
-        of_torch = re.search(
-            r"c10d|socket\.cpp|TCPStore|Dist\w*Error|server socket|^RuntimeError", event.text
-        )
+        of_torch = OF_TORCH.search(event.text)
         yield log_events.finding(
             [event],
             "another process uses the port of the rendezvous",

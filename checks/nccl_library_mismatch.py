@@ -177,6 +177,19 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             confidence=Confidence.CERTAIN,
         )
 
+    if event := log.first("nccl-versions"):
+        one, other = event.values["one"], event.values["other"]
+        yield log_events.finding(
+            [event],
+            f"rank {one} has NCCL {event.values['its']}, rank {other} has {event.values['others']}",
+            Fix(
+                summary="install the same torch on all nodes, or one shared environment",
+                paste="python -c 'import torch; print(torch.cuda.nccl.version())'; which python",
+                caution="run it on each node, in the environment of the ranks",
+            ),
+            confidence=Confidence.CERTAIN,
+        )
+
 
 def _without(library: NcclLibrary, environment: Environment | None) -> Fix:
     """The fix: remove the library from the variable that leads to it; else reinstall torch."""

@@ -138,6 +138,21 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         return
 
 
+def by_ssh(log: Log) -> Iterator[Finding]:
+    if event := log.first("ssh-connect"):
+        host, port = event.values["address"], event.values["port"]
+        yield log_events.finding(
+            [event],
+            f"no rank starts on {host}, because ssh does not reach it at port {port}",
+            Fix(
+                summary="try that connection alone, and look at the ssh server there",
+                paste=f"nc -vz {host} {port}; ssh -p {port} -o ConnectTimeout=5 {host} true",
+                caution="in containers, it often listens at another port",
+            ),
+            confidence=Confidence.POSSIBLE,
+        )
+
+
 def without_a_store(log: Log) -> Iterator[Finding]:
     events = log.of("store-timeout")
     if events and not log.of("name-resolution", "clients-joined", "address-in-use"):

@@ -109,13 +109,18 @@ def in_a_log(
             yield log_events.finding(
                 [event],
                 f"Xid {xid.code} is {xid.title}, of the GPU at {event.values['bus']}",
-                Fix(
-                    summary="show the links and their errors, then reset the GPU",
-                    paste="nvidia-smi nvlink --status; nvidia-smi nvlink -e",
-                    caution="take the node out of service if the errors return",
-                ),
+                _SHOW,
             )
             return
+    if failed := log.first("nvlink-error"):
+        yield log_events.finding([failed], "a transfer over NVLink failed, beyond repair", _SHOW)
+
+
+_SHOW = Fix(
+    summary="show the links and their errors, then reset the GPU",
+    paste="nvidia-smi nvlink --status; nvidia-smi nvlink -e",
+    caution="take the node out of service if the errors return",
+)
 
 
 def _active(gpu: Gpu) -> int:

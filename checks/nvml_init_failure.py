@@ -82,6 +82,10 @@ def library_missing(nvml: Nvml, kernel: Kernel | None) -> Iterator[Finding]:
 def in_a_log(log: Log) -> Iterator[Finding]:
     if event := log.first("nvml"):
         lost = "unknown error" in event.text.lower()
+        if "silent" in event.values:
+            because = "the kernel's module is not loaded, or does not answer"
+            yield log_events.finding([event], because, _LOAD)
+            return
         yield log_events.finding(
             [event],
             "a container has lost its GPU devices, as after `systemctl daemon-reload` on its host"
@@ -94,6 +98,13 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             if lost
             else Fix(summary="restart the machine, or reload the modules", paste="sudo reboot"),
         )
+
+
+_LOAD = Fix(
+    summary="load the kernel module, or show why it does not load",
+    paste="sudo modprobe nvidia || sudo dmesg | grep -iE 'nvidia|nvrm' | tail -n 20",
+    caution="after a kernel update, rebuild the module first (dkms autoinstall)",
+)
 
 
 def _fixes(nvml: Nvml, container: str) -> Iterator[Fix]:
@@ -129,11 +140,7 @@ def _fixes(nvml: Nvml, container: str) -> Iterator[Fix]:
             caution="ends all processes in the container",
         )
     elif nvml.error == "DRIVER_NOT_LOADED":
-        yield Fix(
-            summary="load the kernel module, or show why it does not load",
-            paste="sudo modprobe nvidia || sudo dmesg | grep -iE 'nvidia|nvrm' | tail -n 20",
-            caution="after a kernel update, rebuild the module first (dkms autoinstall)",
-        )
+        yield _LOAD
     else:
         yield Fix(
             summary="show the messages of the kernel module",

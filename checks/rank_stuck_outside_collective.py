@@ -234,8 +234,7 @@ def _in_training(
             else Fix(
                 summary="run it again, and dump the stack of that rank while it hangs",
                 paste=(
-                    f"{endings.again(run)} &\n"
-                    f"pgrep -f {run.command[0]} | xargs -n1 py-spy dump --pid"
+                    f"{endings.again(run)} &\npgrep -f {run.script} | xargs -n1 py-spy dump --pid"
                 ),
             ),
         ),

@@ -97,6 +97,19 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.WARNING,
         )
+    failed, networks = log.of("ofi-failed"), log.of("nccl-network")
+    if failed and any(one.values["network"] == "Socket" for one in networks):
+        yield log_events.finding(
+            failed,
+            "the plug-in for EFA has found no network that it can use, and NCCL uses TCP instead",
+            Fix(
+                summary="see what libfabric finds, in the container of the ranks",
+                paste="fi_info -p efa -t FI_EP_RDM\nls /dev/infiniband",
+                caution="a machine without EFA is quite well over TCP",
+            ),
+            severity=Severity.WARNING if log.several_hosts else Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+        )
 
 
 def _finding(

@@ -21,12 +21,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.data_overlap import by_name, even, place, synchronised
 from ddoctor.analysis.ddp_options import JOIN
 from ddoctor.analysis.live_ranks import named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -39,6 +40,7 @@ EXPLAINS = (
     "late-rank-timeout",
     "rank-dependent-control-flow",
     "rank0-only-collective",
+    "script-error",
 )
 
 
@@ -98,6 +100,20 @@ def finished_earlier(run: TrainingRun, loading: Loading | None) -> Iterator[Find
         where=Where.of(gone),
         fixes=(JOIN,),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    if event := log.first("exhausted-inputs"):
+        yield log_events.finding(
+            [event],
+            "Join found that one rank had no more batches, and ended the others as it was asked to",
+            Fix.python(
+                summary="let Join wait for the others, or make the epochs equal",
+                paste="with Join([model], throw_on_early_termination=False):\n    ...",
+                caution="or set drop_last=True in the DistributedSampler and the loader",
+            ),
+            confidence=Confidence.CERTAIN,
+        )
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:

@@ -17,9 +17,10 @@ def order(
     ``explains`` maps each cause to the causes that follow from it.
 
     A finding explains another if its check says so, both may be in the same place, and its
-    confidence is above possible. A root is as severe as its worst consequence.
+    confidence is above possible. A root is as severe as its worst consequence. Of two that are as
+    urgent, in the same place, what may explain the other comes first.
     """
-    findings = sorted(_merged(f for result in results for f in result.findings), key=_urgency)
+    findings = sorted(_merged(f for result in results for f in result.findings), key=_by_urgency)
     places = _Places(findings)
     parents: dict[int, int] = {}
 
@@ -50,7 +51,14 @@ def order(
         consequences = dict.fromkeys(one.cause for one in family if one is not finding)
         severity = max(one.severity for one in family)
         roots.append(replace(finding, severity=severity, consequences=tuple(consequences)))
-    return tuple(sorted(roots, key=_urgency))
+
+    told = {(finding.cause, finding.where) for finding in roots}
+
+    def turn(finding: Finding) -> tuple[tuple[int, float, int], bool, str]:
+        follows = any((cause, finding.where) in told for cause in explained_by[finding.cause])
+        return _urgency(finding), follows, finding.cause
+
+    return tuple(sorted(roots, key=turn))
 
 
 def confirmed(results: Sequence[Result], of_source: Collection[str]) -> tuple[Result, ...]:
@@ -117,8 +125,12 @@ def _merged(findings: Iterable[Finding]) -> Iterator[Finding]:
         yield replace(finding, where=where)
 
 
-def _urgency(finding: Finding) -> tuple[int, float, int, str]:
-    """Sort key: severity, share of the time, confidence, cause."""
+def _by_urgency(finding: Finding) -> tuple[tuple[int, float, int], str]:
+    return _urgency(finding), finding.cause
+
+
+def _urgency(finding: Finding) -> tuple[int, float, int]:
+    """Sort key: severity, share of the time, confidence."""
     cost = finding.cost
     share = cost.value if cost is not None and cost.unit.startswith("share") else 0.0
     severities, confidences = list(Severity), list(Confidence)
@@ -126,5 +138,4 @@ def _urgency(finding: Finding) -> tuple[int, float, int, str]:
         -severities.index(finding.severity),
         -share,
         -confidences.index(finding.confidence),
-        finding.cause,
     )

@@ -49,6 +49,13 @@ def test_severity_comes_first_then_share_then_confidence() -> None:
     ]
 
 
+def test_of_equals_what_may_explain_the_other_comes_first() -> None:
+    findings = [a_finding(one, confidence=Confidence.POSSIBLE) for one in ("a", "b", "c")]
+    assert ordered(findings, b=("a",)) == [("b", ()), ("c", ()), ("a", ())]
+    findings[0] = a_finding("a", confidence=Confidence.POSSIBLE, where=Where(ranks=(3,)))
+    assert ordered(findings, b=("a",)) == [("a", ()), ("b", ()), ("c", ())]
+
+
 def test_consequences_are_folded_under_the_root_over_several_steps() -> None:
     findings = [a_finding("c", Severity.ERROR), a_finding("b"), a_finding("a")]
     assert ordered(findings, a=("b",), b=("c",)) == [("a", ("c", "b"))]

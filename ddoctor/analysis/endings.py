@@ -234,4 +234,4 @@ def on_workers(one: RankEnding, loading: Loading | None) -> bool:
 
 def again(run: TrainingRun) -> str:
     """The launch command, as far as ddoctor knows it."""
-    return f"torchrun … {' '.join(run.command)}"
+    return f"torchrun … {' '.join(run.command or (run.script,))}"

@@ -171,6 +171,11 @@ class TrainingRun(Section, frozen=True, kw_only=True):
         return bool(self.log) and not self.command
 
     @property
+    def script(self) -> str:
+        """For a command that is pasted."""
+        return self.command[0] if self.command else "train.py"
+
+    @property
     def failures(self) -> tuple[RankEnding, ...]:
         """The ranks that failed by themselves, earliest first."""
         own = [one for one in self.ranks if one.fell and not one.echoes]
