@@ -66,6 +66,7 @@ def history(trained: Trained) -> RunHistory:
     return found
 
 
+@pytest.mark.ward
 def test_a_sound_run_is_as_without_ddoctor_and_has_no_event(
     training: MakeTraining, tmp_path: Path
 ) -> None:
