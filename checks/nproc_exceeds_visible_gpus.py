@@ -16,8 +16,10 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.analysis.launch_plan import ALL, LaunchPlan
+from ddoctor.analysis.local_ranks import by_global_rank
 from ddoctor.evidence.joining import Joining
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -94,8 +96,10 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
     )
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
-    if event := log.first("device-ordinal"):
+def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    event = log.first("device-ordinal")
+    # A script that takes the rank among all hosts for a GPU has its own cause.
+    if event and (run is None or by_global_rank(run) is None):
         yield log_events.finding(
             [event],
             "a process asked for a GPU that is not visible: a host has more ranks than GPUs",

@@ -2,11 +2,11 @@
 
 Each rank should use the GPU of its local rank. That fails if the launcher does not set LOCAL_RANK,
 or sets the same CUDA_VISIBLE_DEVICES for every rank. It also fails if the script uses ``cuda:0`` on
-every rank, or calls NCCL before ``torch.cuda.set_device``. NCCL rejects two ranks on one GPU;
-without NCCL they share its memory and speed.
+every rank, takes RANK for a GPU on several hosts, or calls NCCL before ``torch.cuda.set_device``.
+NCCL rejects two ranks on one GPU; without NCCL they share its memory and speed.
 
-Symptoms: "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000", or ``nvidia-smi``
-shows all processes on GPU 0.
+Symptoms: "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000"; ``nvidia-smi``
+shows all processes on GPU 0; "invalid device ordinal" on all hosts but the first.
 
 To fix it, call ``torch.cuda.set_device`` with LOCAL_RANK before ``init_process_group``.
 """
@@ -17,12 +17,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
-from ddoctor.analysis.local_ranks import device_of
+from ddoctor.analysis.local_ranks import by_global_rank, device_of
 from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 GLOBAL_RANK = {"torch.distributed.get_rank", "os.environ[RANK]"}
@@ -74,6 +75,24 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 paste='torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
             ),
             confidence=Confidence.CERTAIN,
+        )
+
+
+def where_it_failed(run: TrainingRun) -> Iterator[Finding]:
+    one = by_global_rank(run)
+    if one is not None and one.place is not None:
+        at = f"{one.place.file}:{one.place.line}"
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"rank {one.rank} takes the GPU of its number among all hosts at {at} "
+                f"(`{one.place.text}`), and its host has no GPU of that number"
+            ),
+            evidence=(Observation(name="its exception", value=one.words, source=one.logged),),
+            where=Where.of([one]),
+            fixes=(_BY_LOCAL_RANK,),
+            title="A rank takes its number among all hosts for that of a GPU",
         )
 
 

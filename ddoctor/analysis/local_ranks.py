@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ddoctor.analysis.derived import Derived
@@ -10,6 +11,11 @@ from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.joining import JoiningRank
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.software import Environment
+from ddoctor.evidence.training import RankEnding, TrainingRun
+
+# CUDA's cudaErrorInvalidDevice (101), and torch/_utils.py.
+NO_GPU = re.compile(r"invalid device ordinal|Invalid device id", re.IGNORECASE)
+GLOBAL_RANK = re.compile(r"[\"']RANK[\"']|\bget_rank\(\)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,3 +83,13 @@ def _chosen(gpus: tuple[Gpu, ...], chosen: str | None) -> tuple[Gpu, ...]:
             break
         found.append(fits[0])
     return tuple(found)
+
+
+def by_global_rank(run: TrainingRun) -> RankEnding | None:
+    """The rank that failed where it takes its number among all hosts for a GPU of its host."""
+    for one in run.failures:
+        text = one.place.text if one.place is not None else ""
+        # A remainder of the number may well be that of a GPU.
+        if NO_GPU.search(one.said) and GLOBAL_RANK.search(text) and "%" not in text:
+            return one
+    return None

@@ -21,3 +21,21 @@ def test_quiet_about_other_lines(findings: Findings) -> None:
     assert (
         findings(CAUSE, logged(event("progress", done="5", total="5"), event("time-limit"))) == ()
     )
+
+
+def test_a_preempted_run_needs_no_other_node(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, logged(event("preempted"), event("watchdog", rank=1)))
+    assert finding.title == "The scheduler preempted the run"
+    assert "--requeue" in finding.fixes[0].paste
+    assert "drain" not in finding.fixes[0].paste
+
+
+def test_an_evicted_pod_tells_why(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, logged(event("evicted", resource="ephemeral-storage")))
+    assert "low on ephemeral-storage" in finding.because
+    assert "kubectl describe pod" in finding.fixes[0].paste
+
+
+def test_a_node_of_kubernetes_is_cordoned(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, logged(event("node-failure", kubernetes="NodeNotReady")))
+    assert finding.fixes[0].paste.startswith("kubectl cordon")

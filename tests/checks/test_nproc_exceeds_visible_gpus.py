@@ -4,6 +4,8 @@ import pytest
 
 from ddoctor.evidence.joining import Joining, JoiningRank
 from tests.conftest import Findings
+from tests.logged import event, logged
+from tests.training_run import raised, run, user
 
 CAUSE = "nproc-exceeds-visible-gpus"
 
@@ -48,3 +50,15 @@ def test_only_on_the_host_that_has_fewer(findings: Findings) -> None:
 )
 def test_quiet(findings: Findings, ranks: list[tuple[str, int, str | None]]) -> None:
     assert findings(CAUSE, joining(*ranks)) == ()
+
+
+def test_a_log_of_a_rank_that_takes_its_number_for_a_gpu_has_another_cause(
+    findings: Findings,
+) -> None:
+    log = logged(event("device-ordinal", rank=7))
+    message, line = "CUDA error: invalid device ordinal", "torch.cuda.set_device(dist.get_rank())"
+    assert findings(CAUSE, log)
+    one = raised(7, "AcceleratorError", message, stack=(user(148, line),))
+    assert findings(CAUSE, log, run(one)) == ()
+    one = raised(7, "AcceleratorError", message, stack=(user(148, "set_device(local_rank)"),))
+    assert findings(CAUSE, log, run(one))

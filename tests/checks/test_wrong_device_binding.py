@@ -5,6 +5,7 @@ import pytest
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.joining import Joining, JoiningRank
 from tests.conftest import Findings
+from tests.training_run import raised, run, user
 
 CAUSE = "wrong-device-binding"
 
@@ -75,3 +76,37 @@ def test_only_the_host_where_it_is_so(findings: Findings) -> None:
 )
 def test_quiet(findings: Findings, ranks: Joining) -> None:
     assert findings(CAUSE, ranks, gpus(), gpus("node-1")) == ()
+
+
+ORDINAL = "CUDA error: invalid device ordinal"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        'torch.cuda.set_device(int(os.environ["RANK"]))',
+        "device = torch.device('cuda', dist.get_rank())",
+        "model.to(torch.distributed.get_rank())",
+    ],
+)
+def test_a_rank_that_takes_its_number_for_a_gpu(findings: Findings, line: str) -> None:
+    one = raised(7, "AcceleratorError", ORDINAL, stack=(user(148, line),))
+    (finding,) = findings(CAUSE, run(one))
+    assert finding.where.ranks == (7,)
+    assert line in finding.because
+    assert "LOCAL_RANK" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))', ORDINAL),
+        ("torch.cuda.set_device(dist.get_rank() % torch.cuda.device_count())", ORDINAL),
+        ("torch.cuda.set_device(get_local_rank())", ORDINAL),
+        ("", ORDINAL),
+        ('torch.cuda.set_device(int(os.environ["RANK"]))', "CUDA error: out of memory"),
+    ],
+)
+def test_quiet_about_other_lines_and_errors(findings: Findings, line: str, message: str) -> None:
+    one = raised(7, "AcceleratorError", message, stack=(user(148, line),))
+    assert findings(CAUSE, run(one)) == ()
