@@ -82,7 +82,10 @@ class HostUse:
         ):
             self._worker_masks = masks
         self._workers = max(self._workers, len(workers))
-        if workers and len(self.workers_memory) < MOST_SAMPLES:
+        if len(self.workers_memory) >= MOST_SAMPLES:
+            # Of a long run the last ones are of interest.
+            del self.workers_memory[: MOST_SAMPLES // 2]
+        if workers:
             sizes = [size for pid in workers if (size := held(pid)) is not None]
             self.workers_memory.append((perf_counter(), sum(sizes)))
 

@@ -212,7 +212,10 @@ class CollectiveWatch:
         if row.steps and row.steps[-1][0] == done:
             _, calls, before, seconds = row.steps[-1]
             row.steps[-1] = (done, calls + 1, before + size, seconds + self._last)
-        elif len(row.steps) < MOST_STEPS:
+        else:
+            if len(row.steps) >= MOST_STEPS:
+                # Of a long run the last ones are of interest.
+                del row.steps[: MOST_STEPS // 2]
             row.steps.append((done, 1, size, self._last))
 
     @harmless

@@ -14,6 +14,7 @@ from ddoctor import engine
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Severity
 from ddoctor.recorder.tape import CHECKPOINT, COLLECTIVE, COUNT, EVALUATION, PHASES
+from ddoctor.training import merge
 from ddoctor.training.messages import Record
 from ddoctor.training.run import Run
 
@@ -164,12 +165,10 @@ def _queued(run: Run) -> dict[int, float]:
     found = {}
     for record in run.records:
         begin, end = run.span(record.rank)
-        first, last = _nearest(record.queued, begin), _nearest(record.queued, end)
+        if not record.queued:
+            continue
+        first, last = merge.nearest(record.queued, begin), merge.nearest(record.queued, end)
         if last[0] > first[0]:
             share = (last[1] - first[1]) / (last[0] - first[0])
             found[record.rank] = share * (end - begin) / len(run.steps)
     return found
-
-
-def _nearest(counters: Sequence[tuple[float, float]], moment: float) -> tuple[float, float]:
-    return min(counters, key=lambda one: abs(one[0] - moment), default=(0.0, 0.0))

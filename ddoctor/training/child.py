@@ -330,7 +330,7 @@ class Child:
         ending = last_words.added(known or Ending(), code, printed, self._began_at)
         sections = self._surroundings.packed(self.host) if self._surroundings else ""
         rows = tuple(self._tape.rows())[-MOST_ROWS:]
-        record = self._record(ending, printed, rows, sections)
+        record = self._record(ending, printed, rows, sections, self.stack)
         self._tape.close()
         if self._folder is not None:
             self._folder.cleanup()
@@ -344,14 +344,11 @@ class Child:
 
         ``stack``: with the main thread's stack (py-spy) and the sections of the host.
         """
-        if stack and not self.over:
-            self.stack = stacks.sampled(self.pid)
+        sampled = stacks.sampled(self.pid) if stack and not self.over else ()
         self._wait_for_facts()
         sections = self._surroundings.packed(self.host) if stack and self._surroundings else ""
         rows = tuple(self._tape.rows(first))[-MOST_ROWS:]
-        record = self._record(self._read_ending() or Ending(), "", rows, sections)
-        self.stack = ()
-        return record
+        return self._record(self._read_ending() or Ending(), "", rows, sections, sampled)
 
     def _wait_for_facts(self) -> None:
         """Have the script's process write its facts now."""
@@ -362,7 +359,12 @@ class Child:
             time.sleep(FACTS_SECONDS / 40)
 
     def _record(
-        self, ending: Ending, printed: str, rows: tuple[StepRow, ...], sections: str
+        self,
+        ending: Ending,
+        printed: str,
+        rows: tuple[StepRow, ...],
+        sections: str,
+        stack: tuple[Frame, ...],
     ) -> Record:
         head, code = self._tape.head, self._exit_code
         span = (rows[0].begin, rows[-1].end) if rows and self._history is not None else None
@@ -387,7 +389,7 @@ class Child:
                     message=ending.message,
                     then=ending.then,
                     source=ending.source,
-                    stack=self.stack
+                    stack=stack
                     or stacks.of_crash(self.folder, printed if native else "")
                     or ending.stack,
                     time=over_at - self._began,

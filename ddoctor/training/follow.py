@@ -44,6 +44,8 @@ def _turn(
             answers.look()
         child.watch(store.tick)
         coordinator.ending = child.interrupted
+    if answers is not None:
+        answers.finish()
     # It may come only now: then the ranks that stopped in time have broken the connections.
     _obey(store, child, turn)
     store.set(key("progress", turn, rank), child.now())

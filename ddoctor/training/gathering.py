@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from threading import Thread
 from time import perf_counter
 
 import msgspec
 
-from ddoctor.cluster.store import ClusterStore, compressed, decompressed, key
+from ddoctor.cluster.store import ClusterStore, StoreLost, compressed, decompressed, key
 from ddoctor.training.child import Child
 from ddoctor.training.messages import Record
 
 ANSWER_SECONDS = 20.0
-"""A rank answers within a tick; reading its stack takes up to 10 s."""
+"""A rank answers within a tick; with its stack and its host, it takes up to 20 s."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,16 +32,30 @@ class Answers:
     def __init__(self, store: ClusterStore, turn: int, child: Child) -> None:
         self._store, self._turn, self._child = store, turn, child
         self._done = 0
+        self._thread: Thread | None = None
 
     def look(self) -> None:
         """Answer the last window, if there is a new one."""
         window = self._store.get(key("window", self._turn), Window)
         if window is None or window.number <= self._done:
             return
+        self.finish()
         self._done = window.number
+        # It may take as long as the silence after which a rank counts as lost.
+        self._thread = Thread(target=self._answer, args=(window,), daemon=True)
+        with suppress(RuntimeError):  # the user has as many threads as allowed
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for an answer that is under way."""
+        if self._thread is not None and self._thread.ident is not None:
+            self._thread.join(ANSWER_SECONDS)
+
+    def _answer(self, window: Window) -> None:
         record = self._child.so_far(window.first, stack=window.stack)
         rank = self._child.launched.rank
-        self._store.set(key("row", self._turn, window.number, rank), compressed(record))
+        with suppress(StoreLost):
+            self._store.set(key("row", self._turn, window.number, rank), compressed(record))
 
 
 class Gathering:

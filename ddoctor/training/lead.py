@@ -50,11 +50,7 @@ class Lead:
     """Runs the script on all ranks, one turn after the other."""
 
     def __init__(
-        self,
-        store: ClusterStore,
-        child: Child,
-        new_child: NewChild,
-        command: tuple[str, ...],
+        self, store: ClusterStore, child: Child, new_child: NewChild, command: tuple[str, ...]
     ) -> None:
         self._store, self._child, self._new_child = store, child, new_child
         self._command = command

@@ -194,13 +194,14 @@ def _growth(run: Run, record: Record, facts: Facts) -> Growth:
         steps=tuple(done - run.warm_up for _, done, *_ in points),
         resident=tuple(round(resident, 1) for _, _, resident, *_ in points),
         malloc_free=tuple(round(free, 1) for *_, free in points if free is not None),
-        workers=tuple(round(_nearest(workers, time), 1) for time, *_ in points if workers),
+        workers=tuple(round(nearest(workers, time)[1], 1) for time, *_ in points if workers),
         device=tuple(round(device, 1) for _, _, _, device, _ in points) if on_device else (),
     )
 
 
-def _nearest(samples: Sequence[tuple[float, float]], time: float) -> float:
-    return min(samples, key=lambda one: abs(one[0] - time))[1]
+def nearest(samples: Sequence[tuple[float, float]], time: float) -> tuple[float, float]:
+    """The sample, each a time and a value, whose time is the nearest."""
+    return min(samples, key=lambda one: abs(one[0] - time))
 
 
 def _calls(run: Run) -> CollectiveCalls:
