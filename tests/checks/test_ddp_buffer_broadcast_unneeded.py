@@ -46,16 +46,17 @@ def both(milliseconds: float = 5.0, **options: object) -> Wrapping:
 
 
 def test_a_notable_price_is_a_warning(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, both(), STEPS)
+    (finding,) = findings(CAUSE, both(6.0), STEPS)
     assert finding.severity is Severity.WARNING
     assert "159 buffers of ResNet" in finding.because
-    assert "5.00 ms, 10.0% of the step" in finding.because
+    assert "6.00 ms, 12.0% of the step" in finding.because
     assert finding.fixes[0].settings == ("ddp.broadcast_buffers=false",)
     assert "evaluation only" in finding.fixes[0].caution
 
 
-def test_a_small_price_is_a_note(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, both(1.5), STEPS)
+@pytest.mark.parametrize("milliseconds", [1.5, 3.5])
+def test_a_small_price_is_a_note(findings: Findings, milliseconds: float) -> None:
+    (finding,) = findings(CAUSE, both(milliseconds), STEPS)
     assert finding.severity is Severity.NOTE
 
 
