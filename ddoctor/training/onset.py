@@ -30,7 +30,7 @@ BLOCKS, FEWEST_BLOCKS = 50, 6
 SURE counts."""
 SURE = 1.3
 MARGIN, RARE = 1.06, 25
-"""A change is larger by this than the blocks before, except for one in this number."""
+"""A change is larger by this than the blocks before, except for one in this number, at least one."""
 LIKE_BEFORE = 1.04
 """A step that is at most so much slower than before is as before."""
 
@@ -74,10 +74,13 @@ class Onsets:
         for steps, share, factor in WINDOWS:
             last = sorted(one for _, one in [*self._last][-steps:])
             if len(last) == steps and last[int(share * steps)] >= self._least(steps, factor):
-                begin = _first([*self._last], self._usual, median(last))
-                after = median(one for number, one in self._last if number >= begin)
-                return Change(step=begin, before=self._usual, after=after)
+                return self._since(median(last), self._usual)
         return None
+
+    def settled(self, change: Change) -> Change:
+        """The same change by all steps that are known now."""
+        later = [one for number, one in self._last if number >= change.step]
+        return self._since(median(later), change.before) if later else change
 
     def accept(self, since: int, factor: float) -> None:
         """Take a pace, ``factor`` times the seconds of before, for the usual one from a step on."""
@@ -99,6 +102,11 @@ class Onsets:
             return None
         return _first([*self._last], change.after, before)
 
+    def _since(self, after: float, before: float) -> Change:
+        begin = _first([*self._last], before, after)
+        after = median(one for number, one in self._last if number >= begin)
+        return Change(step=begin, before=before, after=after)
+
     def _learn(self) -> None:
         """Once a block: what is usual, and how much it varies."""
         self._blocks.append(median(self._block))
@@ -110,7 +118,9 @@ class Onsets:
         self._error = NORMAL * spread
         # The last ones may be of the new pace.
         known = sorted([*self._blocks][: -LONGEST // BLOCK])
-        high = known[-1 - len(known) // RARE] if len(known) >= FEWEST_BLOCKS else SURE * usual
+        high = (
+            known[-1 - max(1, len(known) // RARE)] if len(known) >= FEWEST_BLOCKS else SURE * usual
+        )
         self._floor = MARGIN * high
 
     def _least(self, steps: int, factor: float) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from ddoctor.evidence.run_history import RunEvent
 from ddoctor.evidence.section import Evidence
 from ddoctor.training import change, merge
+from ddoctor.training.change import TRANSFER
 from ddoctor.training.events import Events, explained
 from ddoctor.training.gathering import Gathering
 from ddoctor.training.messages import Record
@@ -22,6 +23,9 @@ EXPLAINED = 0.5
 """Nor is it clear what a change is of which the phases of the slowest rank show a smaller share."""
 BRIEF_SECONDS = 20.0
 """Such a change is reported only after this time."""
+WOBBLE_SECONDS, LARGE = 5.0, 1.3
+"""A smaller change of the transfer alone is reported only after this time: networks and CPUs that
+many share wobble as much."""
 CAUSE_SECONDS, CAUSE_STEPS = 10.0, 40
 """After a change, its cause is looked for when this time and these steps are over."""
 AGAIN_SECONDS = 1.0
@@ -117,8 +121,13 @@ class Pace:
             return
         much = found.after - found.before
         clear = compared.explained >= EXPLAINED * much and compared.crowded < CROWDED * much
-        if not clear and now - self._began < BRIEF_SECONDS:
+        if compared.grown.phase == TRANSFER and found.factor < LARGE:
+            least = WOBBLE_SECONDS
+        else:
+            least = 0.0
+        if now - self._began < (least if clear else BRIEF_SECONDS):
             return
+        self._change = found = self._onsets.settled(found)
         self._told = True
         self._before = Evidence(merge.sections(compared.before))
         self._onsets.accept(found.step, found.factor)
