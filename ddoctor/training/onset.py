@@ -30,7 +30,7 @@ BLOCKS, FEWEST_BLOCKS = 50, 6
 SURE counts."""
 SURE = 1.3
 MARGIN, RARE = 1.06, 25
-"""A change is larger by this than the blocks before, except for one in this number, at least one."""
+"""A change is larger by MARGIN than the blocks before, except for one of RARE, at least one."""
 LIKE_BEFORE = 1.04
 """A step that is at most so much slower than before is as before."""
 

@@ -121,10 +121,8 @@ class Pace:
             return
         much = found.after - found.before
         clear = compared.explained >= EXPLAINED * much and compared.crowded < CROWDED * much
-        if compared.grown.phase == TRANSFER and found.factor < LARGE:
-            least = WOBBLE_SECONDS
-        else:
-            least = 0.0
+        wobbles = compared.grown.phase == TRANSFER and found.factor < LARGE
+        least = WOBBLE_SECONDS if wobbles else 0.0
         if now - self._began < (least if clear else BRIEF_SECONDS):
             return
         self._change = found = self._onsets.settled(found)
