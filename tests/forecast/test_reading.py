@@ -177,6 +177,7 @@ def test_no_longer_than_its_positions(tmp_path: Path) -> None:
     [
         ({"architectures": ["Trainer"]}, "names no architecture"),
         ({"architectures": [5, "pipeline"]}, "names no architecture"),
+        ({"architectures": 5}, "names no architecture"),
         ({"max_position_embeddings": "many"}, "longest sequence|max_position_embeddings"),
         ({"max_position_embeddings": 0}, "longest sequence"),
         ({"num_hidden_layers": 2_000}, "more than 500 modules"),

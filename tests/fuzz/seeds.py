@@ -17,6 +17,7 @@ from tests import memory_snapshot
 from tests.fuzz.filled import filled
 from tests.healthy import COMMANDS, healthy
 from tests.report import sample
+from tests.whole_run import HISTORY
 
 SICK = ("sick", "two-hosts", "incomplete", "late-rank", "slow-loader", "failed-rank")
 """Of the reports to show: findings have other words, charts and tables than sound runs have."""
@@ -54,6 +55,7 @@ def _evidence() -> Iterator[tuple[str, Evidence]]:
         yield f"{command}, filled", Evidence(map(filled, healthy(command)))
     for name in SICK:
         yield name, sample.SAMPLES[name]()[1]
+    yield "whole run", healthy("run").with_sections(HISTORY)
     yield "arms", healthy("probe").with_sections(ARMS)
     for path in sorted(RECORDED.iterdir()):
         yield f"recorded {path.stem}", bundle.read(path)

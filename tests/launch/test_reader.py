@@ -56,6 +56,8 @@ from tests.launched import launched
         ("srun -N 2 torchrun --nnodes 2 --nproc-per-node 8 train.py", "torchrun", 2, 16),
         ("nohup env A=1 torchrun --nproc-per-node 2 train.py", "torchrun", 1, 2),
         ("uv run torchrun --nproc-per-node 2 train.py", "torchrun", 1, 2),
+        ("./no-interpreter.sbatch", "torchrun", 1, 2),
+        ("python -m .", "python", 1, 1),
         ("bash -c 'cd x && torchrun --nproc-per-node 2 train.py'", "torchrun", 1, 2),
         (
             "ray job submit -- python -m torch.distributed.run --nproc-per-node=2 t.py",
@@ -68,6 +70,7 @@ from tests.launched import launched
 def test_hosts_and_ranks(
     tmp_path: Path, command: str, launcher: str, hosts: int | None, ranks: int
 ) -> None:
+    (tmp_path / "no-interpreter.sbatch").write_text("torchrun --nproc-per-node 2 train.py\n")
     launch = launched(
         tmp_path, command, two_yaml=TWO_GPUS, train_py=SCRIPT, ds_json="{}", hosts_txt=HOSTS
     )
