@@ -33,6 +33,7 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
         return
     if (steps.number or 0) >= LONG_STEPS:
         yield Finding(
+            title="The job's time limit may end the training before its last step",
             severity=Severity.WARNING,
             confidence=Confidence.POSSIBLE,
             because=f"hf jobs run ({job.at}) ends a job after 30 minutes by default, and "

@@ -15,10 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
-from ddoctor.analysis.launch_mistakes import mistakes
+from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes, shown
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.log import Log
-from ddoctor.models import Confidence, Finding, Fix
+from ddoctor.evidence.network import Network
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
@@ -26,6 +27,40 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
     for mistake in mistakes(plan):
         yield mistake.finding()
+
+
+def at_another_host(plan: LaunchPlan, network: Network) -> Iterator[Finding]:
+    """Host 0 of this command is this one, and the others are to meet at another's address."""
+    launch = plan.launch
+    meets, number = launch.get(*ENDPOINTS), launch.get("host-rank")
+    if meets is None or number is None or number.number != 0 or (launch.hosts or 1) < 2:
+        return
+    # A file may be meant for another host; what is typed here is meant for this one.
+    if number.origin != meets.origin or number.file or meets.file:
+        return
+    facing = network.facing()
+    if facing is None or network.has(meets.value) is not False:
+        return
+    yield Finding(
+        title="The address where the ranks meet is not one of this host",
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE,
+        because=f"the command makes this host the first ({shown(number.name)} 0, {number.at}), "
+        f"where the others find the store at {meets.value}, but {meets.value} is no address of it",
+        evidence=(
+            Observation(name="the ranks meet at", value=meets.value, source=meets.at),
+            Observation(
+                name="addresses of this host", value=", ".join(network.addresses), source="ip addr"
+            ),
+        ),
+        fixes=(
+            Fix(
+                summary="if the command is for this host, give its own address on all hosts",
+                paste=facing.addresses[0].address,
+                language="text",
+            ),
+        ),
+    )
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

@@ -12,6 +12,19 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 COUNTS = ("hosts", "host-rank", "ranks", "ranks-per-host")
 NO_NUMBERS = ("all", "auto", "gpu", "cpu", "xpu", "null")
+COUNTED = {
+    "torchrun": {
+        "hosts": "--nnodes=2",
+        "host-rank": "--node-rank=0  # on the first host, 1 on the second",
+        "ranks-per-host": "--nproc-per-node=8",
+    },
+    "accelerate": {
+        "hosts": "--num_machines 2",
+        "host-rank": "--machine_rank 0  # on the first host, 1 on the second",
+        "ranks": "--num_processes 16  # on all hosts",
+    },
+}
+"""How a launcher is given each number."""
 WORD = re.compile(r"[A-Za-z][\w ]*")
 OWN_NUMBER = {
     "torchrun": "torchrun --node-rank=$SLURM_NODEID",
@@ -127,10 +140,11 @@ def _no_numbers(launch: Launch) -> Iterator[Mistake]:
         if one is None or one in launch.unresolved or one.value in NO_NUMBERS:
             continue
         if WORD.fullmatch(one.value):
+            written = COUNTED.get(launch.launcher, {}).get(name, f"{shown(name)}: 2")
             yield Mistake(
                 because=f"{shown(name)} is {one.value!r} ({one.at}), which is no number",
                 at=one,
-                fix=Fix(summary="put in the number of this run", paste=f"{shown(name)}: 2"),
+                fix=Fix(summary="put in the number of this run", paste=written),
             )
 
 

@@ -133,10 +133,15 @@ class LaunchPlan(Derived):
         return with_fields(gres, name="gpus-per-host", value=count if count.isdigit() else "1")
 
     @property
+    def on_all_gpus(self) -> bool:
+        """Whether each host gets as many ranks as it has GPUs."""
+        found = self.launch.get("ranks-per-host", "ranks")
+        return found is not None and found.value in ALL
+
+    @property
     def each(self) -> int | None:
         """Ranks on each host; None: not known."""
-        found = self.launch.get("ranks-per-host", "ranks")
-        if found is not None and found.value in ALL:
+        if self.on_all_gpus:
             return len(self.devices) if self.devices is not None else self.visible
         if (own := self.launch.ranks_per_host) is not None:
             return own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from ipaddress import ip_address, ip_interface
 from typing import Literal
 
@@ -108,6 +109,18 @@ class Network(Section, frozen=True, kw_only=True):
     def interface(self, name: str) -> Interface | None:
         """The interface of that name; None: there is none."""
         return next((one for one in self.interfaces if one.name == name), None)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The IP addresses of all interfaces."""
+        return tuple(one.address for card in self.interfaces for one in card.addresses)
+
+    def has(self, endpoint: str) -> bool | None:
+        """Whether an IP address, with or without a port, is one of this host; None: it is none."""
+        for text in (endpoint, endpoint.rpartition(":")[0].strip("[]")):
+            with suppress(ValueError):
+                return ip_address(text) in map(ip_address, self.addresses)
+        return None
 
     def facing(self, route: Route | None = None) -> Interface | None:
         """The interface to other nodes: of this route, else the default one, else the first fit."""

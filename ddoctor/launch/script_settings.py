@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from msgspec.structs import replace as with_fields
 
@@ -28,12 +28,44 @@ PAIR = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.]*)=(?P<value>.*)", re.DOTALL)
 NUMBER = re.compile(r"-\.?\d")
 # Classes whose arguments are settings of the training.
 OF_TRAINING = re.compile(r"\w*TrainingArguments|\w*Config|Accelerator|Trainer|Fabric")
-DEFAULTS = (
-    *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
-    *("num_train_epochs", "max_steps", "warmup_steps", "optim", "save_steps"),
-    *("lr_scheduler_type", "dataloader_num_workers", "logging_steps"),
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """A class of a library whose fields are the arguments of a training."""
+
+    name: str
+    package: str
+    source: str
+    """Its file, within the package."""
+    imported: str = ""
+    """What a script imports to train with it; empty: it is of a program of the library."""
+    programs: tuple[str, ...] = ()
+    """The library's own scripts and modules."""
+    fields: tuple[str, ...]
+    """Those whose defaults count."""
+
+
+CLASSES = (
+    Arguments(
+        name="TrainingArguments",
+        package="transformers",
+        source="training_args.py",
+        imported="TrainingArguments",
+        fields=(
+            *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
+            *("num_train_epochs", "max_steps", "warmup_steps", "optim", "save_steps"),
+            *("lr_scheduler_type", "dataloader_num_workers", "logging_steps"),
+        ),
+    ),
+    Arguments(
+        name="lerobot-train",
+        package="lerobot",
+        source="configs/train.py",
+        programs=("lerobot-train", "lerobot.scripts.lerobot_train", "lerobot.scripts.train"),
+        fields=("batch_size", "steps", "save_freq", "num_workers"),
+    ),
 )
-TRAINING_ARGUMENTS = "TrainingArguments"
 
 
 @dataclass(kw_only=True)
@@ -76,6 +108,9 @@ def read(
             options = {word: one for word, one in by_word if word.startswith("-")}
             told.unknown += known_arguments.refused(tree, {**options, **appended}, name)
             break
+    for library in CLASSES:
+        if PurePath(script.text).name in library.programs:
+            told.settings += _defaults(library)
     return told
 
 
@@ -152,21 +187,25 @@ def _written(tree: ast.Module, name: str) -> Iterator[Setting]:
             yield Setting(
                 name=f"arg.{option.key}", value=option.default, file=name, line=option.line
             )
-    if any(
-        isinstance(node, ast.alias) and node.name.endswith(TRAINING_ARGUMENTS)
+    imported = {
+        alias.name.rpartition(".")[2]
         for node in ast.walk(tree)
-    ):
-        yield from _of_training_arguments()
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    for one in CLASSES:
+        if one.imported in imported:
+            yield from _defaults(one)
 
 
-def _of_training_arguments() -> Iterator[Setting]:
-    """The defaults of the installed transformers."""
-    tree = installed_source("transformers", "training_args.py")
+def _defaults(arguments: Arguments) -> Iterator[Setting]:
+    """The defaults of the installed version."""
+    tree = installed_source(arguments.package, arguments.source)
     for node in ast.walk(tree) if tree is not None else ():
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)
-            and node.target.id in DEFAULTS
+            and node.target.id in arguments.fields
         ):
             value = node.value
             if isinstance(value, ast.Call):
@@ -175,5 +214,5 @@ def _of_training_arguments() -> Iterator[Setting]:
                 yield Setting(
                     name=f"arg.{node.target.id}",
                     value=str(value.value),
-                    origin=f"the default of {TRAINING_ARGUMENTS}",
+                    origin=f"the default of {arguments.name}",
                 )

@@ -58,6 +58,8 @@ def _starts(plan: LaunchPlan) -> str:
     if ranks is not None:
         return f"{counted(ranks, 'rank')}, by {by}"
     known = f"{counted(hosts, 'host')} × " if hosts is not None else ""
+    if plan.on_all_gpus:
+        return f"{known}a rank for each GPU, by {by}"
     return f"{known}a number of ranks that is not known here, by {by}"
 
 
