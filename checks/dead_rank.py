@@ -74,9 +74,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         return  # The checks of GPU memory report it.
     if run.only_told and _signal(first) == SIGKILL and not first.exception:
         return  # host-ram-oom reports it.
-    if run.only_told and all(one.rank < 0 for one in run.ranks):
-        return  # script-error reports it: the log names no rank.
-    if endings.failed_alike(run):
+    if endings.failed_alike(run) or endings.raised_alone(run):
         return  # An error of the script: script-error reports it.
     alone = len(run.ranks) == 1 and not run.log
     shown = [one for one in failures if one.exception and one.words == first.words] or [first]
@@ -88,7 +86,7 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     finding = _finding(
         f"{_who(run, shown)} {why} {endings.when(run, first)}"
         f"{'' if run.log else f', {first.time:.1f} s after the start'}"
-        f"{_of_several(run, more + 1) if more else ''}"
+        f"{endings.of_several(run, more + 1)}"
         f"{endings.thread(first)}{endings.others(run, shown)}",
         () if alone else shown,
         _training_fix(run, first),
@@ -113,12 +111,6 @@ def _told(run: TrainingRun, first: RankEnding) -> Confidence:
     """How sure a log is: the other ranks report that this one is gone, or none does."""
     known = first.rank >= 0 and bool(run.echoes) and run.ordered
     return Confidence.LIKELY if known else Confidence.POSSIBLE
-
-
-def _of_several(run: TrainingRun, failed: int) -> str:
-    if run.ordered:
-        return f", the first of {failed} that failed"
-    return f", one of {failed} that failed, and the times in the logs do not say which was first"
 
 
 def _who(run: TrainingRun, shown: Sequence[RankEnding]) -> str:

@@ -10,6 +10,8 @@ reported.
 To fix it, install a release without the bug.
 """
 
+# Above 150 lines: a table of versions, and three ways in which errors show that packages do not fit.
+
 from __future__ import annotations
 
 import re
@@ -18,7 +20,7 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings
 from ddoctor.evidence.known_software import Combinations
 from ddoctor.evidence.software import Software
-from ddoctor.evidence.training import TrainingRun
+from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
@@ -30,6 +32,27 @@ MISSING = re.compile(
 )
 FRAMEWORKS = {"accelerate", "apex", "bitsandbytes", "datasets", "deepspeed", "flash_attn"}
 FRAMEWORKS |= {"lightning", "megatron", "peft", "torch", "torchvision", "transformers", "trl"}
+FRAMEWORKS |= {"diffusers", "google", "huggingface_hub", "numpy", "ray", "timm", "tokenizers"}
+FRAMEWORKS |= {"torchaudio", "triton", "vllm", "xformers"}
+# A requirement as pip writes it: transformers' require_version, pkg_resources, many libraries.
+BOUND = r"(?:[<>=!~]=|[<>])\s?v?\d[\w.*]{0,20}"
+REQUIRED = re.compile(
+    rf"(?P<package>[A-Za-z][\w.-]{{0,60}})(?:\[[\w,-]{{1,40}}\])?[`'\"]?\s{{0,2}}"
+    rf"(?P<bounds>{BOUND}(?:,\s?{BOUND}){{0,3}})"
+)
+ASKED = re.compile(
+    r"requir|needs?\b|found|you have|compatible|install|upgrade|at least|minimum", re.I
+)
+OF_IMPORTS = {"ImportError", "VersionConflict", "ContextualVersionConflict"}
+# Of compiled parts that were made for another release of what they are used with.
+COMPILED = re.compile(
+    r"(?P<library>[\w.-]{1,100})\.so(?:\.\d{1,4})*: undefined symbol: (?!p?nccl)"
+    r"|version `GLIBC(?:XX)?_[\d.]{1,10}' not found"
+    r"|operator (?P<package>\w{1,60})::\w{1,60} does not exist"
+    r"|were compiled with different CUDA (?:major )?versions"
+    r"|\w{1,60}\.\w{1,60} size changed, may indicate binary incompatibility"
+    r"|compiled using NumPy 1\.x cannot be run in"
+)
 # DeepSpeed's optimizers, which stand in for those of torch.
 WRAPPERS = {"BF16_Optimizer", "FP16_Optimizer", "DeepSpeedZeroOptimizer", "DeepSpeedEngine"}
 WRAPPERS |= {"DeepSpeedZeroOptimizer_Stage3", "AcceleratedOptimizer", "AcceleratedScheduler"}
@@ -59,6 +82,7 @@ def known_bad(software: Software, known: Combinations) -> Iterator[Finding]:
 
 
 def in_a_log(run: TrainingRun) -> Iterator[Finding]:
+    """A name that another release has."""
     if not run.only_told:
         return
     for one in run.failures:
@@ -69,20 +93,71 @@ def in_a_log(run: TrainingRun) -> Iterator[Finding]:
         inner = one.stack[-1] if one.stack else None
         if package not in FRAMEWORKS and match["kind"] not in WRAPPERS:
             continue
-        yield Finding(
-            severity=Severity.ERROR,
-            confidence=Confidence.LIKELY if package else Confidence.POSSIBLE,
-            because=(
-                f"{endings.who(one)} raised {one.words}{endings.at(inner)}: what calls it was "
-                f"written for another release of {package or 'the library of that class'}"
+        yield _of(
+            one,
+            f"{endings.who(one)} raised {one.words}{endings.at(inner)}: what calls it was "
+            f"written for another release of {package or 'the library of that class'}",
+            Fix(
+                summary="install releases that were made for each other",
+                paste=f"pip install --upgrade {package or 'deepspeed'}; pip check",
+                caution="or the release of that library that the calling code names",
             ),
-            where=Where.of([one]),
-            fixes=(
-                Fix(
-                    summary="install releases that were made for each other",
-                    paste=f"pip install --upgrade {package or 'deepspeed'}; pip check",
-                    caution="or the release of that library that the calling code names",
-                ),
+            Confidence.LIKELY if package else Confidence.POSSIBLE,
+        )
+        return
+
+
+def required(run: TrainingRun) -> Iterator[Finding]:
+    """A library that refuses the installed version of another one."""
+    if not run.only_told:
+        return
+    for one in run.failures:
+        match = REQUIRED.search(one.message)
+        if match is None or not ASKED.search(one.message):
+            continue
+        package, bounds = match["package"], match["bounds"].replace(" ", "")
+        if one.exception not in OF_IMPORTS and package.replace("-", "_") not in FRAMEWORKS:
+            continue
+        yield _of(
+            one,
+            f"{endings.who(one)} raised {one.words}",
+            Fix(
+                summary="install a version within these bounds",
+                paste=f"pip install '{package}{bounds}'",
             ),
         )
         return
+
+
+def compiled_for_another(run: TrainingRun) -> Iterator[Finding]:
+    """A compiled part that does not fit the library, or the system, that it is used with."""
+    if not run.only_told:
+        return
+    for one in run.failures:
+        match = COMPILED.search(f"{one.exception}: {one.message}")
+        if match is None:
+            continue
+        package = match["package"] or "PACKAGE"
+        yield _of(
+            one,
+            f"{endings.who(one)} raised {one.words}: it was compiled for another release",
+            Fix(
+                summary="install a build for the installed torch, CUDA and system",
+                paste="python -m torch.utils.collect_env\n"
+                f"pip install --force-reinstall --no-cache-dir --no-build-isolation {package}",
+            ),
+        )
+        return
+
+
+def _of(
+    one: RankEnding, because: str, fix: Fix, confidence: Confidence = Confidence.LIKELY
+) -> Finding:
+    return Finding(
+        title="Installed packages do not fit each other",
+        severity=Severity.ERROR,
+        confidence=confidence,
+        because=because,
+        where=Where.of([one]),
+        fixes=(fix,),
+    )

@@ -10,18 +10,48 @@ but the number of tasks per node configured in SLURM does not match".
 To fix it, correct the line or the file that the finding names.
 """
 
+# Above 150 lines: launch lines, lines of logs and exceptions show a wrong setting differently.
+
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import log_events
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes, shown
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Network
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
+
+# Launchers, before they start a rank.
+LAUNCHERS = (
+    *("torch/distributed/run.py", "torch/distributed/launch.py"),
+    *("accelerate/commands/launch.py", "accelerate/utils/launch.py"),
+    *("deepspeed/launcher/runner.py", "deepspeed/launcher/launch.py"),
+)
+# Where frameworks check their arguments: Megatron-LM, transformers, torchtitan, DeepSpeed.
+VALIDATE = (
+    *("validate_args", "parse_args", "parse_args_into_dataclasses", "__post_init__"),
+    *("_validate", "validate", "_batch_assertion", "_do_sanity_check", "initialize_model_parallel"),
+)
+REFUSALS = ("AssertionError", "KeyError", "NotImplementedError", "TypeError", "ValueError")
+DIVIDES = re.compile(
+    r"(?i)\b(?:must|should|needs? to|has to|is not|not) (?:be )?(?:evenly )?divisible by"
+)
+# Raised for wrong settings only: Lightning, DeepSpeed, Hydra, OmegaConf.
+OF_SETTINGS = (
+    *("MisconfigurationException", "DeepSpeedConfigError", "ConfigCompositionException"),
+    *(
+        "OverrideParseException",
+        "MissingMandatoryValue",
+        "ConfigKeyError",
+        "MissingConfigException",
+    ),
+)
 
 
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
@@ -107,3 +137,31 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 language="text",
             ),
         )
+
+
+def refused(run: TrainingRun) -> Iterator[Finding]:
+    """What checks the settings raises, before anything is trained."""
+    if not run.only_told:
+        return
+    for one in run.failures:
+        inner = one.stack[-1] if one.stack else None
+        checked = inner is not None and (
+            inner.file.endswith(LAUNCHERS) or (inner.function in VALIDATE and not inner.of_user)
+        )
+        checked = checked or DIVIDES.search(one.message) is not None
+        if one.exception in OF_SETTINGS or (checked and one.exception in REFUSALS):
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"{endings.who(one)} raised {one.words}{endings.at(inner)}: a setting is "
+                "refused",
+                where=Where.of([one]),
+                fixes=(
+                    Fix(
+                        summary="correct the setting that the message names",
+                        paste=endings.traceback(one),
+                        language="text",
+                    ),
+                ),
+            )
+            return

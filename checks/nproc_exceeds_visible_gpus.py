@@ -24,6 +24,7 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 
 EXPLAINS = (
     "dead-rank",
+    "launch-config-invalid",
     "rank-missing-at-init",
     "wrong-device-binding",
     "first-failure-masked",
@@ -108,3 +109,21 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
                 paste="nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES\ntorchrun --nproc-per-node=gpu …",
             ),
         )
+
+
+def by_accelerate(log: Log) -> Iterator[Finding]:
+    """accelerate gives a process the GPU of its local number, and after the last GPU the first."""
+    for event in log.of("accelerate-device"):
+        local, device = event.values["local"], event.values["device"]
+        if local != device:
+            yield log_events.finding(
+                [event],
+                f"the process with the local number {local} has cuda:{device}: the host has fewer "
+                "visible GPUs than processes, so some of them share a GPU",
+                Fix(
+                    summary="start one process per visible GPU",
+                    paste="nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES\n"
+                    "accelerate launch --num_processes 1 …  # the number of GPUs",
+                ),
+            )
+            return

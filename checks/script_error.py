@@ -16,7 +16,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom, endings
 from ddoctor.evidence.training import RankEnding, TrainingRun
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 # The causes of an error that every rank may have.
 EXPLAINED_BY = (
@@ -67,18 +67,21 @@ def on_all_ranks(run: TrainingRun) -> Iterator[Finding]:
 
 
 def in_a_log(run: TrainingRun) -> Iterator[Finding]:
-    """Of a log that names no rank: the first exception, whichever process raised it."""
+    """The first exception, where no other rank reports that it misses a rank."""
     failed = run.failures
-    if not run.only_told or not failed or any(one.rank >= 0 for one in run.ranks):
+    if not endings.raised_alone(run) or cuda_oom.read(failed[0].message) is not None:
         return
     first = failed[0]
-    if cuda_oom.read(first.message) is not None:
-        return
+    alike = [one for one in failed if one.words == first.words]
+    who = endings.ranks([one.rank for one in alike]) if first.rank >= 0 else "a process"
+    more = len(failed) - len(alike)
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.POSSIBLE,
         title=_title(first, "The script", several=False),
-        because=f"a process {endings.went_wrong(first)}, according to {run.log}",
+        because=f"{who} {endings.went_wrong(first)}{endings.of_several(run, more + 1)}, according "
+        f"to {run.log}",
+        where=Where.of(alike) if first.rank >= 0 else Where(),
         fixes=(_fix(run, first),),
     )
 

@@ -28,6 +28,7 @@ from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
+    "launch-config-invalid",
     "rank-missing-at-init",
     "rank-stuck-outside-collective",
     "dead-rank",

@@ -18,7 +18,7 @@ def order(
 
     A finding explains another if its check says so, both may be in the same place, and its
     confidence is above possible. A root is as severe as its worst consequence. Of two that are as
-    urgent, in the same place, what may explain the other comes first.
+    urgent, in the same place, what may explain the other comes first; else what names its ranks.
     """
     findings = sorted(_merged(f for result in results for f in result.findings), key=_by_urgency)
     places = _Places(findings)
@@ -54,9 +54,9 @@ def order(
 
     told = {(finding.cause, finding.where) for finding in roots}
 
-    def turn(finding: Finding) -> tuple[tuple[int, float, int], bool, str]:
+    def turn(finding: Finding) -> tuple[tuple[int, float, int], bool, bool, str]:
         follows = any((cause, finding.where) in told for cause in explained_by[finding.cause])
-        return _urgency(finding), follows, finding.cause
+        return _urgency(finding), follows, not finding.where.ranks, finding.cause
 
     return tuple(sorted(roots, key=turn))
 

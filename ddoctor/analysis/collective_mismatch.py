@@ -85,7 +85,8 @@ class Mismatch:
 def mismatch(run: TrainingRun) -> Mismatch | None:
     """The first mismatch that a rank's error reports; None: no error does."""
     failed = [one for one in run.ranks if one.fell]
-    if rows := _fingerprints(failed):
+    # A report that is cut off names one rank only.
+    if len(rows := _fingerprints(failed)) > 1:
         return Mismatch(brought=rows, told_by="TORCH_DISTRIBUTED_DEBUG=DETAIL")
     for one in failed:
         if size := GLOO.search(f"{one.message} {one.printed}"):

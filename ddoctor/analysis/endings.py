@@ -111,6 +111,29 @@ def failed_alike(run: TrainingRun) -> tuple[RankEnding, ...]:
     return failed if alike else ()
 
 
+def raised_alone(run: TrainingRun) -> bool:
+    """Whether a log shows one exception, and no rank that fails because another one is gone.
+
+    A log that names no rank says of none that it is gone.
+    """
+    failed = run.failures
+    if not run.only_told or not failed:
+        return False
+    if all(one.rank < 0 for one in run.ranks):
+        return True
+    alike = all(_alike(failed[0], one) for one in failed)
+    return alike and bool(failed[0].exception) and not run.echoes
+
+
+def of_several(run: TrainingRun, failed: int) -> str:
+    """Which one of several failures it is; empty: there is no other."""
+    if failed < 2:
+        return ""
+    if run.ordered:
+        return f", the first of {failed} that failed"
+    return f", one of {failed} that failed, and the times in the logs do not say which was first"
+
+
 def _alike(one: RankEnding, other: RankEnding) -> bool:
     if one.exception != other.exception:
         return False

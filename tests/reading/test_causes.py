@@ -45,7 +45,7 @@ def test_the_line_is_named(diagnose: Diagnose) -> None:
     (finding,) = report.findings
     assert finding.because.startswith("train.log:2 of rank 7: a process asked for a GPU")
     assert [one.name for one in finding.evidence] == ["train.log:2"]
-    assert finding.consequences == ("dead-rank",)
+    assert finding.consequences == ("script-error",)
 
 
 def test_an_unknown_error_is_told_and_never_as_sure(diagnose: Diagnose) -> None:
@@ -60,7 +60,8 @@ def test_an_unknown_error_is_told_and_never_as_sure(diagnose: Diagnose) -> None:
         """
     )
     (finding,) = report.findings
-    assert finding.cause == "dead-rank"
+    assert (finding.cause, finding.where.ranks) == ("script-error", (3,))
+    assert finding.title == "The script raises KeyError: 'cat'"
     assert finding.confidence is Confidence.POSSIBLE
     assert "rank 3 raised KeyError: 'cat' at train.py:8 in main" in finding.because
     assert finding.where.ranks == (3,)

@@ -132,7 +132,7 @@ def test_outputs_between_the_lines_of_a_log(read: Read, diagnose: Diagnose) -> N
     # What was printed at another time does not explain the exception.
     first, *others = diagnose(text).findings
     assert (first.cause, first.because.split("`")[0][:23]) == (
-        "dead-rank",
+        "script-error",
         "rank 0 raised ValueErro",
     )
     causes = {one.cause for one in others}
