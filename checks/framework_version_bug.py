@@ -10,7 +10,7 @@ reported.
 To fix it, install a release without the bug.
 """
 
-# Above 150 lines: a table of versions, and three ways in which errors show that packages do not fit.
+# Above 150 lines: a table of versions, and three kinds of errors of packages that do not fit.
 
 from __future__ import annotations
 

@@ -10,14 +10,19 @@ from importlib import import_module
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from ddoctor import discovery
+from ddoctor import discovery, knowledge
+from ddoctor.analysis import log_messages
 from ddoctor.analysis.derived import Derived
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.log import Messages
 from ddoctor.evidence.section import Section
 from ddoctor.models import Crashed, Finding
 
 CHECKS = "ddoctor.checks"
 """The package of the checks, and the group of entry points for checks of other packages."""
+
+FAILURES = ("dead-rank", "first-failure-masked", "script-error")
+"""How a run ends that prints the message of a cause."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,25 +103,28 @@ def read(module: ModuleType, name: str = "", package: str = "") -> Check:
         and not function.__name__.startswith("_")
     ]
     title = explanation.partition("\n")[0].rstrip(".")
+    named = [
+        (f" ({function.__name__.replace('_', ' ')})" if len(functions) > 1 else "", function)
+        for function in functions
+    ]
+    explains = tuple(getattr(module, "EXPLAINS", ()))
+    if messages := knowledge.load(Messages).of(name):
+        named.append((" (message)", log_messages.of_cause(name)))
+        if any(one.severity == "error" for one in messages):
+            explains = tuple(dict.fromkeys((*explains, *FAILURES)))
     return Check(
         name=name,
         title=title,
         package=package,
         explanation=explanation,
-        explains=tuple(getattr(module, "EXPLAINS", ())),
+        explains=tuple(one for one in explains if one != name),
         explained_by=tuple(getattr(module, "EXPLAINED_BY", ())),
         of_machine=getattr(module, "OF_MACHINE", False),
         ways=tuple(
             Way(
-                check=name
-                if len(functions) == 1
-                else f"{name} ({function.__name__.replace('_', ' ')})",
-                cause=name,
-                title=title,
-                function=function,
-                needs=_needs(function),
+                check=name + way, cause=name, title=title, function=function, needs=_needs(function)
             )
-            for function in functions
+            for way, function in named
         ),
     )
 

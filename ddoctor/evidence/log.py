@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Literal
 
 from ddoctor.evidence.section import Count, Known, Part, Section
 
@@ -102,7 +103,7 @@ class Log(Section, frozen=True, kw_only=True):
         return next(iter(self.of(*patterns)), None)
 
 
-class LogPattern(Part, frozen=True, kw_only=True):
+class LineText(Part, frozen=True, kw_only=True):
     """The text of a line that means something."""
 
     name: str
@@ -113,6 +114,16 @@ class LogPattern(Part, frozen=True, kw_only=True):
     source: str
     more: int = 0
     """How many of the following lines belong to it."""
+
+    @property
+    def latest(self) -> bool:
+        """Whether of several such lines the last one counts."""
+        return False
+
+
+class LogPattern(LineText, frozen=True, kw_only=True):
+    """A text whose meaning is up to the checks that ask for it."""
+
     latest: bool = False
     """Whether of several such lines the last one counts, as of a bar of progress."""
 
@@ -123,3 +134,32 @@ class LogPatterns(Known, frozen=True, kw_only=True):
     table = "log_patterns.toml"
 
     patterns: tuple[LogPattern, ...]
+
+
+class Message(LineText, frozen=True, kw_only=True):
+    """A text that tells its cause by itself, wherever it stands."""
+
+    cause: str
+    means: str
+    """Why it has that cause; ``{name}`` stands for what the text captures."""
+    fix: str
+    paste: str
+    language: Literal["sh", "python", "text"] = "sh"
+    confidence: Literal["possible", "likely", "certain"] = "likely"
+    severity: Literal["note", "warning", "error"] = "error"
+    example: str
+    """Lines that hold it, in the form of what prints it."""
+    of_victims: bool = False
+    """Whether other ranks write it as well once one of them has failed."""
+
+
+class Messages(Known, frozen=True, kw_only=True):
+    """The messages of torch, NCCL, the kernel and others that each tell a cause."""
+
+    table = "messages.toml"
+
+    messages: tuple[Message, ...]
+
+    def of(self, cause: str) -> tuple[Message, ...]:
+        """The messages of this cause."""
+        return tuple(one for one in self.messages if one.cause == cause)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 
 from ddoctor import knowledge
-from ddoctor.evidence.log import LogPattern, LogPatterns
+from ddoctor.evidence.log import LineText, LogPatterns, Messages
 from ddoctor.reading.inputs import CARRIAGE_RETURN
 from ddoctor.reading.machine.kind import Kind
 from ddoctor.reading.machine.outputs import KINDS, PROMPTS
@@ -48,14 +48,14 @@ OTHERS = (*OF_TRACEBACKS, *OF_STACKS, *OF_TABLES)
 class Pattern:
     """A row of the table, ready to be searched for."""
 
-    row: LogPattern
+    row: LineText
     text: re.Pattern[str]
 
 
 @cache
 def patterns() -> tuple[Pattern, ...]:
     """The lines that mean something."""
-    rows = knowledge.load(LogPatterns).patterns
+    rows = (*knowledge.load(LogPatterns).patterns, *knowledge.load(Messages).messages)
     return tuple(Pattern(row, re.compile(row.text)) for row in rows)
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from ddoctor.evidence import redaction
-from ddoctor.evidence.log import LastLine, Log, LogPattern
+from ddoctor.evidence.log import LastLine, LineText, Log
 from ddoctor.evidence.section import Section
 from ddoctor.reading import prefixes
 from ddoctor.reading.excerpts import Surroundings
@@ -221,7 +221,7 @@ class LogReader:
         for one in found:
             self._endings.raised(writer, one, self._near.around(one.line))
 
-    def _event(self, row: LogPattern, said: Said, match: re.Match[str], number: int) -> None:
+    def _event(self, row: LineText, said: Said, match: re.Match[str], number: int) -> None:
         values = {key: value for key, value in match.groupdict().items() if value is not None}
         rank = said.about if said.rank is None else said.rank
         if values.get("rank", "").isdigit():

@@ -1,0 +1,68 @@
+"""Messages that each tell a cause: every row is diagnosed by its example."""
+
+from __future__ import annotations
+
+import re
+import string
+from pathlib import Path
+
+import pytest
+
+from ddoctor import check_catalog, engine, knowledge
+from ddoctor.evidence.log import LogPatterns, Message, Messages
+from ddoctor.models import Confidence, Finding, Severity
+from ddoctor.reading import reader
+from ddoctor.reading.log_lines import DIGITS
+
+ROWS = knowledge.load(Messages).messages
+KEY_ERROR = 'Traceback (most recent call last):\n  File "/a/t.py", line 3, in <module>\n    x()\n'
+
+
+def findings(folder: Path, text: str) -> list[Finding]:
+    (folder / "train.log").write_text(text + "\n")
+    evidence, _ = reader.read([folder / "train.log"])
+    report = engine.examine(evidence, "diagnose")
+    assert report.crashed == ()
+    return list(report.findings)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_its_example_has_its_cause(tmp_path: Path, row: Message) -> None:
+    first = findings(tmp_path, row.example)[0]
+    assert (first.cause, first.severity) == (row.cause, Severity(row.severity))
+    assert "?" not in first.because.replace(row.example, "")
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_a_row(row: Message) -> None:
+    assert re.compile(row.text).search("") is None
+    assert row.holds
+    for text in row.holds:
+        assert text == text.lower()
+        assert len(text.encode().translate(None, DIGITS)) >= 6
+    captured = set(re.compile(row.text).groupindex)
+    asked = {name for _, name, _, _ in string.Formatter().parse(row.means) if name}
+    assert asked <= captured
+    # The reader takes these for who wrote the line.
+    assert captured.isdisjoint({"rank", "host"})
+    assert not (row.of_victims and row.confidence != "possible")
+
+
+def test_each_name_is_there_once_and_each_cause_has_a_check() -> None:
+    names = [row.name for row in (*ROWS, *knowledge.load(LogPatterns).patterns)]
+    assert len(set(names)) == len(names)
+    assert {row.cause for row in ROWS} <= set(check_catalog.names())
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.of_victims], ids=lambda row: row.name)
+def test_what_victims_write_explains_no_exception(tmp_path: Path, row: Message) -> None:
+    found = findings(tmp_path, f"{KEY_ERROR}KeyError: 'cat'\nINFO: it ends\n{row.example}")
+    assert row.cause not in {one.cause for one in found}
+    assert found[0].cause == "script-error"
+
+
+def test_a_message_explains_the_error_that_shows_it(tmp_path: Path) -> None:
+    text = "RuntimeError: NCCL WARN Invalid rank requested : 9/8"
+    (finding,) = findings(tmp_path, f"{KEY_ERROR}{text}")
+    assert (finding.cause, finding.confidence) == ("world-size-mismatch", Confidence.LIKELY)
+    assert "script-error" in finding.consequences
