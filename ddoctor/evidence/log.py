@@ -112,8 +112,11 @@ class LineText(Part, frozen=True, kw_only=True):
     holds: tuple[str, ...]
     """Texts in lower case, of which each such line contains one: a fast test beforehand."""
     source: str
-    more: int = 0
-    """How many of the following lines belong to it."""
+
+    @property
+    def more(self) -> int:
+        """How many of the following lines belong to it."""
+        return 0
 
     @property
     def latest(self) -> bool:
@@ -124,6 +127,7 @@ class LineText(Part, frozen=True, kw_only=True):
 class LogPattern(LineText, frozen=True, kw_only=True):
     """A text whose meaning is up to the checks that ask for it."""
 
+    more: int = 0
     latest: bool = False
     """Whether of several such lines the last one counts, as of a bar of progress."""
 
