@@ -24,6 +24,15 @@ from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
+# Parameters that another release has: the callee is a class that scripts call, or the caller is a
+# library itself.
+CALLED = re.compile(
+    r"(?:(?P<callee>\w{1,100})(?:\.__init__)?\(\) )?got an unexpected keyword argument '\w{1,100}'"
+)
+CLASSES = {"Accelerator", "DeepSpeedPlugin", "FullyShardedDataParallelPlugin", "Trainer"}
+CLASSES |= {"TrainingArguments", "Seq2SeqTrainer", "Seq2SeqTrainingArguments", "LoraConfig"}
+CLASSES |= {"SFTConfig", "SFTTrainer", "DPOConfig", "DPOTrainer", "GRPOConfig", "GRPOTrainer"}
+CLASSES |= {"DataLoader", "DistributedDataParallel", "FullyShardedDataParallel", "GradScaler"}
 # Names that another release has: of a module, of a class, or of a parameter.
 MISSING = re.compile(
     r"AttributeError: module '(?P<module>[\w.]+)' has no attribute"
@@ -124,6 +133,31 @@ def required(run: TrainingRun) -> Iterator[Finding]:
             Fix(
                 summary="install a version within these bounds",
                 paste=f"pip install '{package}{bounds}'",
+            ),
+        )
+        return
+
+
+def called_as_before(run: TrainingRun) -> Iterator[Finding]:
+    """A call with parameters that the installed release does not have."""
+    if not run.only_told:
+        return
+    for one in run.failures:
+        match = CALLED.search(one.message) if one.exception == "TypeError" else None
+        inner = one.stack[-1] if one.stack else None
+        if match is None or not (
+            match["callee"] in CLASSES or (inner is not None and not inner.of_user)
+        ):
+            continue
+        yield _of(
+            one,
+            f"{endings.who(one)} raised {one.words}{endings.at(inner)}: the call was written for "
+            "another release",
+            Fix(
+                summary="install releases that were made for each other",
+                paste="pip list | grep -iE 'torch|accelerate|transformers|trl|peft|deepspeed'\n"
+                "pip check",
+                caution="or write the call as the installed release has it",
             ),
         )
         return
