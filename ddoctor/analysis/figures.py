@@ -17,6 +17,7 @@ from ddoctor.evidence.probes import (
     StorageRead,
     SweepPoint,
 )
+from ddoctor.evidence.run_history import RunHistory
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.steps import Steps
 
@@ -91,6 +92,17 @@ def _figures(section: Section) -> Iterator[tuple[Figure, MeasuredFigure]]:
             yield (
                 Figure(name=name, unit="steps/s", host=section.host),
                 MeasuredFigure(rate=1 / section.step, best=max(rates), spread=_spread(rates)),
+            )
+        case RunHistory() if section.steps and section.seconds > 0:
+            ranks = len(section.ranks)
+            yield (
+                Figure(
+                    name=f"whole training on {ranks} rank{'s' * (ranks != 1)}",
+                    unit="steps/s",
+                    host=section.host,
+                ),
+                # Hangs, evaluations and checkpoints included.
+                MeasuredFigure(rate=section.steps / section.seconds),
             )
 
 

@@ -77,3 +77,9 @@ class RunHistory(RunSection, frozen=True, kw_only=True):
     events: tuple[RunEvent, ...] = ()
     seconds: float = 0.0
     """Duration of the script on rank 0."""
+
+    @property
+    def steps(self) -> int:
+        """Number of steps of the rank with the most."""
+        each = (max((one.last for one in rank.stretches), default=-1) + 1 for rank in self.ranks)
+        return max(each, default=0)

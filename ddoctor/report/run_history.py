@@ -30,8 +30,7 @@ def histories(evidence: Evidence) -> Iterator[RunHistory]:
 def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield label and text of the lines of the report's head."""
     for history in histories(evidence):
-        steps = 1 + max(rank.stretches[-1].last for rank in history.ranks if rank.stretches)
-        yield "whole run", f"{clock(history.seconds)}, {counted(steps, 'step')}"
+        yield "whole run", f"{clock(history.seconds)}, {counted(history.steps, 'step')}"
         parts = spent(history)
         whole = sum(parts.values())
         told = [

@@ -91,8 +91,11 @@ class Pace:
         self._began = self._next = now
 
     def _drop(self) -> None:
-        self._change = self._before = self._answered = None
+        self._change = self._before = None
         self._told = False
+        if self._answered is not None:
+            # The answers are still to come, and must be taken before one can ask again.
+            self._answered = _ignore
 
     def _go_on(self, now: float, found: Change) -> None:
         if not self._told and now >= self._next:
@@ -155,3 +158,7 @@ class Pace:
         found = change.cause(before, Evidence(merge.sections(after)))
         if found is not None:
             self._events.tell(explained(RunEvent(event="cause", step=begin), found))
+
+
+def _ignore(now: float, records: Sequence[Record]) -> None:
+    """Take answers about a change that was over before they came."""

@@ -19,6 +19,7 @@ from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.software import Environment, Variable
 from tests.healthy import healthy
 from tests.healthy.probes import CURVE, rates, sweep
+from tests.whole_run import HISTORY
 
 HOST = "node-1"
 
@@ -78,6 +79,14 @@ def test_the_largest_common_size_of_a_collective_counts(files: Files) -> None:
     run = diff(files.write("old"), files.write("new", section(AllReduce, points=sweep(slow))))
     assert run.returncode == 1
     assert "all-reduce of 8 ranks over nccl at 512 MiB, node-1: 438 → 219 GB/s" in run.stdout
+
+
+def test_a_run_that_lost_time_is_worse(files: Files) -> None:
+    hung = msgspec.structs.replace(HISTORY, seconds=2 * HISTORY.seconds)
+    run = diff(files.write("old", HISTORY), files.write("new", hung))
+    assert run.returncode == 1
+    assert "  whole training on 2 ranks: 0.955 → 0.477 steps/s (-50 %)" in run.stdout
+    assert diff(files.write("same", HISTORY), files.write("again", HISTORY)).returncode == 0
 
 
 def test_settings_that_changed_are_told_and_are_not_worse(files: Files) -> None:
