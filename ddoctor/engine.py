@@ -81,7 +81,7 @@ def examine(evidence: Evidence, command: Command) -> Report:
         for way in check.ways
         # Nobody misses what is left of another run, or a script that was not given.
         if not any(
-            need.section.commands == ("diagnose",) or need.section is Script
+            need.section.commands[0] == "diagnose" or need.section is Script
             for need in way.needs.values()
             if not need.optional
         )

@@ -365,9 +365,8 @@ def test_a_log(tmp_path: Path, seed: int) -> None:
     log = tmp_path / "log"
     given = {"form": planted.by_form(), "named": planted.by_name(), "cut": planted.by_form()}
     log.write_text(LOG.format(dots="." * planted.random.randrange(3800, 4000), **given))
-    ended = logs.last_words([log], [1], 0, "a")
-    assert ended[0].exception == "RuntimeError"
-    evidence = Evidence([TrainingRun(host="a", command=(), seconds=0.0, ranks=ended)])
+    evidence = Evidence(logs.sections([log], [1], first=0, host="a", command=()))
+    assert evidence.all(TrainingRun)[0].ranks[0].exception == "RuntimeError"
     assert planted.found(msgspec.json.encode([*evidence]).decode()) == []
 
 

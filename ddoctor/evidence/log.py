@@ -78,7 +78,7 @@ class LastLine(Part, frozen=True, kw_only=True):
 class Log(Section, frozen=True, kw_only=True):
     """All logs of one run, read as one."""
 
-    commands = ("diagnose",)
+    commands = ("diagnose", "attach")
     obtained_by = "ddoctor diagnose LOG"
 
     files: tuple[str, ...]

@@ -20,11 +20,9 @@ from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Disks
 from ddoctor.evidence.live import BuildLocks
 from ddoctor.evidence.section import Evidence, Section
-from ddoctor.evidence.training import TrainingRun
-from ddoctor.live import rank_processes
+from ddoctor.live import logs, rank_processes
 from ddoctor.live.build_locks import build_locks
 from ddoctor.live.gpu_rates import gpu_rates
-from ddoctor.live.logs import last_words
 from ddoctor.live.rank_processes import Found, RankProcess
 from ddoctor.live.rates import Rates
 from ddoctor.live.records import records
@@ -41,7 +39,7 @@ class SamplingOptions:
     redact: bool = False
     """Whether to write file names instead of paths."""
     logs: Sequence[Path] = ()
-    """Log files of the ranks, for the last messages of ranks that have exited."""
+    """Log files of the run."""
 
 
 def choose(pids: Sequence[int], job: str | None) -> tuple[RankProcess, ...]:
@@ -73,13 +71,13 @@ def observe(
     Raises:
         DoctorError: py-spy is not installed, or a log cannot be read.
     """
-    ended = tuple(_ended(rows, options.logs))
+    logged = tuple(_logged(rows, options.logs))
     sampler, rates = Sampler(rows, native=options.native), Rates()
     for number, end in enumerate(ends, 1):
         # A hang must be reported soon, which mostly needs no samples of workers.
         sampler.until(end, workers=number > 1 or number == len(ends))
         live, use = sampler.summary()
-        found: list[Section] = [live, use, *ended]
+        found: list[Section] = [live, use, *logged]
         # Not before the ranks themselves can be judged.
         if number == len(ends):
             of_host = msgspec.structs.replace(rates.summary(), host=live.host)
@@ -87,18 +85,15 @@ def observe(
         yield Evidence(map(redacted, found) if options.redact else found)
 
 
-def _ended(rows: Sequence[RankProcess], logs: Sequence[Path]) -> Iterator[TrainingRun]:
-    """Yield what the logs say about the ranks that have exited."""
-    first = min((rank for one in rows for rank in one.local), default=0)
-    host = socket.gethostname()
-    if ranks := last_words(logs, rank_processes.missing(rows), first, host):
-        yield TrainingRun(
-            host=host,
-            command=rows[0].script,
-            seconds=0.0,
-            ranks=ranks,
-            log=" and ".join(path.name for path in logs),
-        )
+def _logged(rows: Sequence[RankProcess], paths: Sequence[Path]) -> Iterator[Section]:
+    """Yield what the logs say."""
+    return logs.sections(
+        paths,
+        rank_processes.missing(rows),
+        first=min((rank for one in rows for rank in one.local), default=0),
+        host=socket.gethostname(),
+        command=rows[0].script,
+    )
 
 
 def host_sections(rank_processes: Sequence[RankProcess]) -> tuple[Section, ...]:

@@ -46,6 +46,8 @@ TERMINATED = "terminated"
 class LogReader:
     """Reads all logs of a run, one after the other."""
 
+    first_rank: int = 0
+    """The rank of the host's first process, where lines name local ranks only."""
     files: list[str] = field(default_factory=list)
     lines: int = 0
     outputs: Outputs = field(default_factory=Outputs)
@@ -202,8 +204,8 @@ class LogReader:
             return said
         rank = self._of_local.get((said.host, said.local))
         if rank is None and len(self._hosts) < 2:
-            # On one host both numbers are the same.
-            rank = said.local
+            # On one host both numbers count the same processes.
+            rank = self.first_rank + said.local
         return said._replace(rank=rank)
 
     def _traceback(self, said: Said, number: int) -> None:

@@ -17,8 +17,8 @@ STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?
 FORMS = (
     # torch puts it before an uncaught exception and before its C++ warnings.
     rf"\[rank(?P<rank>{NUMBER})\]: ?",
-    # torchrun: role and local rank.
-    rf"\[(?!rank\d)[a-z_]{{1,40}}(?P<local>{NUMBER})\]: ?",
+    # torchrun: role and local rank; the line follows at once.
+    rf"\[(?!rank\d)[a-z_]{{1,40}}(?P<local>{NUMBER})\]:",
     # mpirun --tag-output: job and rank; on SageMaker with the host.
     rf"\[\d+,(?:mpirank:)?(?P<rank>{NUMBER})(?:,(?P<host>{HOST}))?\]<std(?:out|err)>: ?",
     # Ray; SkyPilot, whose rank is that of the node.

@@ -23,7 +23,6 @@ from ddoctor.evidence.flight_records import FlightRecords, RankRecords
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence, Section
-from ddoctor.evidence.training import TrainingRun
 from ddoctor.forecast import launch_files, request
 from ddoctor.forecast.options import PlanRequest
 from ddoctor.launch.review import review
@@ -220,8 +219,8 @@ def logged(random: Random, folder: Path) -> None:
         raw = mutation.damaged(raw, random)
     path = folder / f"log-{os.getpid()}"
     path.write_bytes(raw)
-    endings = logs.last_words([path], [0, 1, 3], 0, "node-1")
-    _kept(TrainingRun(command=("train.py",), seconds=1.0, ranks=endings))
+    for one in logs.sections([path], [0, 1, 3], first=0, host="node-1", command=("train.py",)):
+        _kept(one)
 
 
 def pasted(random: Random, folder: Path) -> None:

@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
-from ddoctor.live.logs import LONGEST, last_words
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.live import logs
 from ddoctor.reading import flight_recorder
 from ddoctor.reading.flight_recorder import Trace
+from ddoctor.reading.log_endings import LONGEST_MESSAGE
 from tests.fuzz import seeds
 
 
@@ -88,6 +91,7 @@ def test_a_log_with_a_number_of_5000_digits_and_a_long_message(tmp_path: Path) -
         f"ValueError: {'word ' * 5_000}\n"
         f"  rank      : {digits} (local_rank: 1)\n"
     )
-    (ending,) = last_words([log], [0], 0, "a")
+    found = Evidence(logs.sections([log], [0], first=0, host="a", command=()))
+    (ending,) = found.all(TrainingRun)[0].ranks
     assert ending.exception == "ValueError"
-    assert len(ending.message) == LONGEST
+    assert len(ending.message) <= LONGEST_MESSAGE

@@ -8,9 +8,13 @@ from textwrap import dedent
 
 import pytest
 
+from ddoctor import engine
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.training import RankEnding
-from ddoctor.live.logs import _lines, last_words
+from ddoctor.evidence.log import Log
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import RankEnding, TrainingRun
+from ddoctor.live import logs
+from tests.live_look import look, moving
 
 TRACEBACK = dedent(
     """
@@ -43,16 +47,28 @@ def before_each(prefix: str, text: str = TRACEBACK) -> str:
 
 
 def words(folder: Path, text: str, *gone: int, first: int = 0) -> tuple[RankEnding, ...]:
-    path = folder / "train.log"
-    path.write_text(text)
-    return last_words([path], gone, first, "node-0")
+    (folder / "train.log").write_text(text)
+    found = sections(folder / "train.log", *gone, first=first).all(TrainingRun)
+    return found[0].ranks if found else ()
+
+
+def sections(path: Path, *gone: int, first: int = 0) -> Evidence:
+    return Evidence(logs.sections([path], gone, first=first, host="node-0", command=("train.py",)))
 
 
 @pytest.mark.parametrize(
-    "prefix", ["[rank5]: ", "[default1]:", "[default1]:[rank5]: ", "5: ", " 5: ", ""]
+    ("prefix", "of_another"),
+    [
+        ("[rank5]: ", "[rank4]: "),
+        ("[default1]:", "[default0]:"),
+        ("[default1]:[rank5]: ", "[default0]:[rank4]: "),
+        ("5: ", "4: "),
+        (" 5: ", " 4: "),
+        ("", "[rank4]: "),
+    ],
 )
-def test_who_raised_what_and_where(tmp_path: Path, prefix: str) -> None:
-    other = before_each("[rank4]: ", "Traceback (most recent call last):\nValueError: of another")
+def test_who_raised_what_and_where(tmp_path: Path, prefix: str, of_another: str) -> None:
+    other = before_each(of_another, "Traceback (most recent call last):\nValueError: of another")
     log = f"step 40\n{other}{before_each(prefix)}[W1122 04:00:01 socket.cpp:1] late\n"
     (one,) = words(tmp_path, log, 5, first=4)
     assert (one.rank, one.host, one.outcome) == (5, "node-0", "failed")
@@ -94,13 +110,45 @@ def test_nothing_is_made_up(tmp_path: Path, log: str, gone: tuple[int, ...]) -> 
 def test_a_fifo_that_no_one_writes_to(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     with pytest.raises(DoctorError, match="cannot be read"):
-        last_words([tmp_path / "fifo"], [0], 0, "node-1")
+        sections(tmp_path / "fifo", 0)
 
 
 def test_a_pipe_with_a_writer_is_read() -> None:
     """As `--log <(kubectl logs POD)`."""
     reading, writing = os.pipe()
-    os.write(writing, b"ValueError: x\n")
+    os.write(writing, f"{TRACEBACK}\n".encode())
     os.close(writing)
-    assert _lines(Path(f"/dev/fd/{reading}")) == ["ValueError: x"]
+    (run,) = sections(Path(f"/dev/fd/{reading}"), 0).all(TrainingRun)
+    assert run.ranks[0].exception == "OutOfMemoryError"
     os.close(reading)
+
+
+def test_of_a_long_log_the_end_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MOST_BYTES", 2**20)
+    path = tmp_path / "train.log"
+    steps = "".join(f"step {number}\n" for number in range(200_000))
+    path.write_text(f"[rank0]: NCCL WARN Invalid rank requested : 9/8\n{steps}{TRACEBACK}\n")
+    evidence = sections(path, 0)
+    (log,) = evidence.all(Log)
+    assert log.files == ("train.log (its last 1 MiB)",)
+    assert log.host == "node-0"
+    assert "nccl-invalid-rank" not in {one.pattern for one in log.events}
+    assert evidence.all(TrainingRun)[0].ranks[0].exception == "OutOfMemoryError"
+
+
+def test_a_message_of_the_log_explains_a_rank_that_waits(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text("node-0:9:9 [0] NCCL WARN Invalid rank requested : 9/8\n")
+    evidence = sections(path).with_sections(look(moving(0), moving(1)))
+    report = engine.examine(evidence, "attach")
+    assert [one.cause for one in report.findings] == ["world-size-mismatch"]
+    assert report.findings[0].evidence[0].name == "train.log:1"
+    assert not [one for one in report.skipped if "log evidence" in one.reason]
+
+
+@pytest.mark.parametrize("text", ["", "step 40, loss 0.1\n", "NCCL INFO Channel 00 : 0 -> 1\n"])
+def test_a_sound_log_says_nothing(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(text)
+    evidence = sections(path).with_sections(look(moving(0), moving(1)))
+    assert engine.examine(evidence, "attach").findings == ()
