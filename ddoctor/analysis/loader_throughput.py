@@ -189,11 +189,13 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
 
 def _without_edges(seconds: Sequence[float], loader: Loader) -> list[float]:
     """The seconds in the loader, with usual values for the steps that begin an epoch."""
-    waits, usual = list(seconds), median(seconds)
-    for batch in loader.first_batches:
-        step = loader.wait_steps[batch]
+    begun = Counter(loader.wait_steps[batch] for batch in loader.first_batches)
+    others = [one for step, one in enumerate(seconds) if step not in begun]
+    waits, extra = list(seconds), edge(loader)
+    for step, epochs in begun.items():
         # A rank may have more batches than judged steps.
         if step < len(waits):
+            usual = median(others) if others else max(0.0, waits[step] - epochs * extra)
             waits[step] = min(waits[step], usual)
     return waits
 

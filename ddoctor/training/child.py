@@ -10,11 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from tempfile import gettempdir
 from time import perf_counter
 
-import msgspec
 import psutil
 
 from ddoctor import console
@@ -25,36 +22,23 @@ from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.run_history import Stretch
 from ddoctor.evidence.training import RankEnding
 from ddoctor.proc import interruption, processes, usage
-from ddoctor.proc.folder import TAG, TemporaryFolder
 from ddoctor.proc.memory import held
 from ddoctor.proc.parent import end_with_parent
 from ddoctor.proc.usage import HostUse
-from ddoctor.recorder import recorded
-from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import (
-    ASKED,
     CALLS,
-    COLLECTIVE,
-    DDP_REDUCE,
-    DONE,
-    ERROR,
-    LEAVING,
-    OPERATION,
-    OPERATIONS,
     PHASE,
-    PHASES,
     SINCE,
     STOP_AT,
     WORLD,
-    WRITTEN,
     StepRow,
-    Tape,
 )
 from ddoctor.training import command, last_words, stacks, stderr
 from ddoctor.training.history import History
 from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
+from ddoctor.training.written import Written
 
 FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -63,8 +47,6 @@ GRACE_SECONDS = 10.0
 HELPERS_SECONDS = 1.0
 MOST_ROWS = 2000
 KEPT_CHARACTERS = 4000
-RECENT = 32
-"""The number of a rank's last collectives that show whether the ranks called the same."""
 BUSY_SHARE = 0.2
 """Share of a CPU; below it a process counts as waiting: torch's idle threads use a little."""
 
@@ -73,8 +55,6 @@ BUSY_SHARE = 0.2
 TICK_SECONDS = 0.5
 # Between two looks of a rank at its own pace, unless rank 0 follows it all the time.
 HISTORY_SECONDS = 5.0
-# A rank writes its facts between two steps of its sampler.
-FACTS_SECONDS = 2.0
 # Between two looks at the other ranks, once the script of this one has ended.
 OVER_SECONDS = 0.1
 
@@ -93,10 +73,7 @@ class Child:
         whole: bool = False,
     ) -> None:
         """``whole``: the script is followed to its own end."""
-        self._folder, self._tape, self._unwritten = _materials()
-        # Without a folder, it has no files that could be read.
-        self.folder = self._folder.path if self._folder else Path(os.devnull)
-        self._tag = {TAG: str(self.folder)} if self._folder else {TAG: f"none of {os.getpid()}"}
+        self.written = Written()
         self.launched, self.host = launched, host
         self._began, self._began_at = perf_counter(), time.time()
         self._over_at: float | None = None
@@ -110,8 +87,8 @@ class Child:
         self._stderr = stderr.forwarded()
         try:
             self._process = subprocess.Popen(
-                command.recorder_command("" if self._unwritten else str(self.folder), words),
-                env=command.environment(turn, order) | self._tag,
+                command.recorder_command(self.written.argument, words),
+                env=command.environment(turn, order) | self.written.tag,
                 # A signal must reach the script once: from this process.
                 start_new_session=True,
                 pass_fds=command.inherited(),
@@ -146,23 +123,23 @@ class Child:
     @property
     def done(self) -> int:
         """Number of finished steps."""
-        return int(self._tape.head[DONE])
+        return self.written.done
 
     @property
     def leaving(self) -> bool:
         """Whether the script has reached the step at which to stop."""
-        return bool(self._tape.head[LEAVING])
+        return self.written.leaving
 
     def step_times(self) -> list[float]:
         """Seconds of each finished step."""
-        return [row.end - row.begin for row in self._tape.rows()]
+        return [row.end - row.begin for row in self.written.tape.rows()]
 
     def new_steps(self) -> list[tuple[int, float]]:
         """Number and seconds of the steps since the last call, if it is followed to its end."""
         if self._history is None:
             return []
         self._history_at = perf_counter()
-        return self._history.read(self._tape)
+        return self._history.read(self.written.tape)
 
     @property
     def last_stretch(self) -> Stretch | None:
@@ -176,9 +153,9 @@ class Child:
 
     def stop_at(self, step: int) -> None:
         """Have the script stop itself after this step."""
-        if not self._tape.head[STOP_AT] and not self.over:
+        if not self.written.tape.head[STOP_AT] and not self.over:
             self.use.measure_worker()
-        self._tape.head[STOP_AT] = step
+        self.written.tape.head[STOP_AT] = step
 
     @property
     def _late(self) -> bool:
@@ -186,8 +163,8 @@ class Child:
 
         The order to stop reaches a rank late if its host is too busy.
         """
-        head = self._tape.head
-        by_itself = not (head[LEAVING] or self.ended_by_us or self.interrupted)
+        head = self.written.tape.head
+        by_itself = not (self.leaving or self.ended_by_us or self.interrupted)
         failed = bool(self._process.returncode)
         return failed and by_itself and 0 < head[STOP_AT] <= self.done
 
@@ -203,26 +180,21 @@ class Child:
         passed = max(moment - self._last_busy[0], 1e-3)
         busy = used - self._last_busy[1] > BUSY_SHARE * passed
         self._last_busy = (moment, used)
-        since = self._tape.head[SINCE] or self._began
+        since = self.written.tape.head[SINCE] or self._began
         return Now(
             steps=self.done,
-            phase=int(self._tape.head[PHASE]),
+            phase=int(self.written.tape.head[PHASE]),
             age=moment - since,
-            doing=self._doing,
+            doing=self.written.doing,
             busy=busy,
             over=over,
             exit_code=self._exit_code if over else None,
             host=self.host,
             pid=self.pid,
             stopped=not over and usage.stopped(self.pid),
-            unrecorded=self._unrecorded,
-            leaves=not over and (self.folder / recorded.ENDING).exists(),
+            unrecorded=self.written.why_not,
+            leaves=not over and self.written.ended,
         )
-
-    @property
-    def _unrecorded(self) -> str:
-        error = int(self._tape.head[ERROR])
-        return _unwritable(self.folder.parent, os.strerror(error)) if error else self._unwritten
 
     def watch(self, tick: float) -> None:
         """Sample the script, end it if that is overdue, and wait for its end or the next sample."""
@@ -243,9 +215,9 @@ class Child:
             self.use.read_counters(keep=True)
             if perf_counter() - self._history_at > HISTORY_SECONDS:
                 self.new_steps()
-        elif self._tape.head[STOP_AT]:
+        elif self.written.tape.head[STOP_AT]:
             self.use.read_counters()
-        if self._tape.head[LEAVING]:
+        if self.leaving:
             return  # a loader now runs in isolation, with other numbers of workers
         self.use.sample_workers()
         if not self.done:
@@ -279,7 +251,7 @@ class Child:
         """End the script and all that it started; ``sample``: read its stack first (py-spy)."""
         if not self.over:
             self.ended_by_us = True
-            ending = self._read_ending() or Ending()
+            ending = self.written.ending or Ending()
             if sample and not ending.stack:
                 self.stack = stacks.sampled(self.pid)
             with suppress(ProcessLookupError):
@@ -293,7 +265,7 @@ class Child:
     def without_record(self) -> int:
         """Let the script run to its own end; return its exit code."""
         if not self.over:
-            self._tape.head[STOP_AT] = 0
+            self.written.tape.head[STOP_AT] = 0
         while not self.over:
             self.watch(TICK_SECONDS)
         if self._stderr:
@@ -307,7 +279,7 @@ class Child:
         """
         if not (self.ended_by_us or self.interrupted or self._stopped_early):
             return
-        left = [one for one in processes.carrying(**self._tag) if one.pid != self.pid]
+        left = [one for one in processes.carrying(**self.written.tag) if one.pid != self.pid]
         told = []
         # Its own helpers end with it.
         for one in psutil.wait_procs(left, HELPERS_SECONDS)[1]:
@@ -316,24 +288,22 @@ class Child:
                     told.append(f"{one.name()} ({one.pid})")
         if told:
             console.say(f"ddoctor: ended with the script: {', '.join(told)}")
-        processes.end(0.0, **self._tag)
+        processes.end(0.0, **self.written.tag)
 
     def record(self) -> Record:
         """The complete record of the script, once it has ended."""
         assert self.over
         self.new_steps()
-        self._stopped_early = bool(self._tape.head[LEAVING])
+        self._stopped_early = self.leaving
         self._end_rest()
         printed = self._stderr.ended() if self._stderr else ""
-        known = None if self._late else self._read_ending()
+        known = None if self._late else self.written.ending
         code = self._exit_code or 0
         ending = last_words.added(known or Ending(), code, printed, self._began_at)
         sections = self._surroundings.packed(self.host) if self._surroundings else ""
-        rows = tuple(self._tape.rows())[-MOST_ROWS:]
+        rows = tuple(self.written.tape.rows())[-MOST_ROWS:]
         record = self._record(ending, printed, rows, sections, self.stack)
-        self._tape.close()
-        if self._folder is not None:
-            self._folder.cleanup()
+        self.written.close()
         if self._exit is not None:
             os.close(self._exit)
             self._exit = None
@@ -345,18 +315,10 @@ class Child:
         ``stack``: with the main thread's stack (py-spy) and the sections of the host.
         """
         sampled = stacks.sampled(self.pid) if stack and not self.over else ()
-        self._wait_for_facts()
+        self.written.ask_for_facts(lambda: self.over)
         sections = self._surroundings.packed(self.host) if stack and self._surroundings else ""
-        rows = tuple(self._tape.rows(first))[-MOST_ROWS:]
-        return self._record(self._read_ending() or Ending(), "", rows, sections, sampled)
-
-    def _wait_for_facts(self) -> None:
-        """Have the script's process write its facts now."""
-        head = self._tape.head
-        head[ASKED] = asked = head[ASKED] + 1
-        until = perf_counter() + FACTS_SECONDS
-        while head[WRITTEN] < asked and perf_counter() < until and not self.over:
-            time.sleep(FACTS_SECONDS / 40)
+        rows = tuple(self.written.tape.rows(first))[-MOST_ROWS:]
+        return self._record(self.written.ending or Ending(), "", rows, sections, sampled)
 
     def _record(
         self,
@@ -366,7 +328,7 @@ class Child:
         sections: str,
         stack: tuple[Frame, ...],
     ) -> Record:
-        head, code = self._tape.head, self._exit_code
+        head, code = self.written.tape.head, self._exit_code
         span = (rows[0].begin, rows[-1].end) if rows and self._history is not None else None
         used, busy, watched = self.use.used(span)
         found = memory()
@@ -390,13 +352,13 @@ class Child:
                     then=ending.then,
                     source=ending.source,
                     stack=stack
-                    or stacks.of_crash(self.folder, printed if native else "")
+                    or stacks.of_crash(self.written.path, printed if native else "")
                     or ending.stack,
                     time=over_at - self._began,
-                    doing=raised_in or self._doing,
+                    doing=raised_in or self.written.doing,
                     doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
                     collectives=int(head[CALLS]),
-                    recent=self._recent(raised_in),
+                    recent=self.written.recent(raised_in),
                     children_seconds=0.0 if self.done else self.use.children_seconds,
                     thread=last_words.of_thread(printed),
                     printed=redaction.end(printed, KEPT_CHARACTERS) if native else "",
@@ -404,11 +366,11 @@ class Child:
             ),
             ended_by_us=self.ended_by_us,
             interrupted=self.interrupted,
-            leaving=bool(head[LEAVING]) or self._late or not self.over,
+            leaving=self.leaving or self._late or not self.over,
             done=self.done,
             rows=rows,
-            facts=recorded.read(self.folder, recorded.FACTS, msgspec.Raw) or msgspec.Raw(b"null"),
-            grown=recorded.read(self.folder, recorded.GROWN, Grown),
+            facts=self.written.facts,
+            grown=self.written.grown,
             use=self.use.summary(threads=0, asked=os.environ.get("OMP_NUM_THREADS", ""), span=span),
             cpu_seconds=used,
             busy_seconds=busy,
@@ -422,44 +384,13 @@ class Child:
             stretches=self._history.stretches() if self._history is not None else (),
         )
 
-    def _read_ending(self) -> Ending | None:
-        return recorded.read(self.folder, recorded.ENDING, Ending)
-
-    @property
-    def _doing(self) -> str:
-        head = self._tape.head
-        phase = int(head[PHASE])
-        return OPERATIONS[int(head[OPERATION])] if phase == COLLECTIVE else PHASES[phase]
-
-    def _recent(self, raised_in: str) -> tuple[str, ...]:
-        """The collectives that it called and left; ``raised_in``: one that raised is not left."""
-        # DDP's reduction is not called from Python.
-        ended = [one for one in self._tape.operations(RECENT) if one != DDP_REDUCE]
-        names = tuple(OPERATIONS[one] for one in ended)
-        return names[:-1] if raised_in and raised_in in names[-1:] else names
-
 
 NewChild = Callable[[int, TurnOrder], Child]
 """Starts the script for a turn."""
 
 
-def _materials() -> tuple[TemporaryFolder | None, Tape, str]:
-    """A folder with a tape; or, where neither can be written, a tape in memory, and why."""
-    folder: TemporaryFolder | None = None
-    try:
-        folder = TemporaryFolder()
-        return folder, Tape(folder.path / recorded.TAPE, create=True), ""
-    except OSError as error:
-        where = folder.path.parent if folder is not None else Path(gettempdir())
-        return folder, Tape(None), _unwritable(where, error.strerror or str(error))
-
-
 def _resident(pid: int) -> float:
     return held(pid) or 0.0
-
-
-def _unwritable(folder: Path, why: str) -> str:
-    return f"cannot write to {folder}: {why}"
 
 
 def _end_of(pid: int) -> int | None:

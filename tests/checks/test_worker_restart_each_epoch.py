@@ -77,6 +77,44 @@ def test_short_epochs_pay_for_their_workers(findings: Findings) -> None:
     assert "2 GiB per rank" in fix.caution
 
 
+def short_epochs(length: int, edge: float, **more: object) -> tuple[Steps, Loading]:
+    """Epochs of so few steps, each of which begins with such a wait."""
+    waits = tuple(edge if step % length == 0 else 0.001 for step in range(COUNT))
+    forward = Phase(name="forward", seconds=(0.04,) * COUNT)
+    rank = RankSteps(
+        place=RankPlace(rank=0, host="node-0", device="cpu"),
+        phases=(Phase(name="loader", seconds=waits), forward),
+    )
+    begun = tuple(range(0, COUNT, length))
+    return Steps(warm_up=5, ranks=(rank,)), loading(
+        loader(
+            edge=edge,
+            batch=0.001,
+            batches=length,
+            first_batches=begun,
+            starts=(0.05,) * len(begun),
+            first_waits=(edge - 0.05,) * len(begun),
+            epoch_batches=(length,) * len(begun),
+            **more,
+        )
+    )
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_an_epoch_may_be_as_short_as_a_step(findings: Findings, length: int) -> None:
+    (finding,) = findings(CAUSE, *short_epochs(length, 0.09))
+    assert finding.cost is not None
+    whole = 0.04 * length + 0.001 * (length - 1) + 0.09
+    assert finding.cost.value == pytest.approx(0.089 / whole, abs=0.03)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_short_epochs_with_workers_that_stay(findings: Findings, length: int) -> None:
+    assert findings(CAUSE, *short_epochs(length, 0.09, persistent_workers=True)) == ()
+    assert findings(CAUSE, *short_epochs(length, 0.051)) != ()
+    assert findings(CAUSE, *short_epochs(length, 0.051, num_workers=0)) == ()
+
+
 def test_one_rank_alone(findings: Findings) -> None:
     section = loading(loader(0, persistent_workers=True), loader(1))
     (finding,) = findings(CAUSE, steps(0.5), section)
