@@ -1,4 +1,4 @@
-"""What the process of a script writes: the tape of its steps, and files in a folder of its own."""
+"""What the process of a script writes: the tape of its steps, and files in its own folder."""
 
 from __future__ import annotations
 
