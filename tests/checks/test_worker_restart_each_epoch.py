@@ -86,18 +86,17 @@ def short_epochs(length: int, edge: float, **more: object) -> tuple[Steps, Loadi
         phases=(Phase(name="loader", seconds=waits), forward),
     )
     begun = tuple(range(0, COUNT, length))
-    return Steps(warm_up=5, ranks=(rank,)), loading(
-        loader(
-            edge=edge,
-            batch=0.001,
-            batches=length,
-            first_batches=begun,
-            starts=(0.05,) * len(begun),
-            first_waits=(edge - 0.05,) * len(begun),
-            epoch_batches=(length,) * len(begun),
-            **more,
-        )
+    one = loader(
+        edge=edge,
+        batch=0.001,
+        batches=length,
+        first_batches=begun,
+        starts=(0.05,) * len(begun),
+        first_waits=(edge - 0.05,) * len(begun),
+        epoch_batches=(length,) * len(begun),
     )
+    section = loading(msgspec.structs.replace(one, **more))
+    return Steps(warm_up=5, ranks=(rank,)), section
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
