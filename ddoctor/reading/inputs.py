@@ -106,14 +106,9 @@ def _decompressed(file: BufferedReader) -> Iterator[BinaryIO]:
         with lzma.open(file, "rb") as content:
             yield content  # type: ignore[misc]
     elif first.startswith(b"\x28\xb5\x2f\xfd"):
-        import zstandard
+        from ddoctor.reading.zstd import Frames
 
-        try:
-            frames = zstandard.ZstdDecompressor()
-            with frames.stream_reader(file, read_across_frames=True) as content:
-                yield content
-        except zstandard.ZstdError as error:
-            raise OSError(str(error)) from error
+        yield cast(BinaryIO, Frames(file))
     elif first.startswith(b"BZh"):
         with bz2.open(file, "rb") as content:
             yield content  # type: ignore[misc]

@@ -58,6 +58,8 @@ class LogReader:
     _forms: Forms = field(default_factory=Forms)
     _label: re.Pattern[str] | None = None
     """What nearly each line of the file begins with."""
+    _indent: int = 0
+    """Blanks before each line of the file, as before lines that are quoted in a mail."""
     _near: Surroundings = field(default_factory=partial(Surroundings, ""))
     """The lines of the file that were read last."""
     _last: dict[int, LastLine] = field(default_factory=dict)
@@ -94,7 +96,9 @@ class LogReader:
         begins = number == 1
         if begins:
             first = [one[:LONGEST].decode(errors="replace") for one in lines[:GLANCE]]
-            self._label = prefixes.label_of(first)
+            written = [one for one in first if one.strip()]
+            self._indent = min((len(one) - len(one.lstrip(" ")) for one in written), default=0)
+            self._label = prefixes.label_of([one[self._indent :] for one in first])
         writers, stacks = self._writers, self._stacks.unfinished
         outputs = self.outputs.unfinished
         for place, meaning in enumerate(self._forms.of_block(block)[: len(lines)]):
@@ -186,11 +190,16 @@ class LogReader:
         self.outputs.feed(said, self.files[-1], number, kinds)
 
     def _said(self, line: bytes) -> Said:
-        text = line.decode(errors="replace").lstrip(NOTHING)
-        return self._known(prefixes.parsed(text, self._label))
+        return self._known(self._parsed(line))
 
     def _text(self, line: bytes) -> str:
-        return prefixes.parsed(line[:LONGEST].decode(errors="replace"), self._label).text
+        return self._parsed(line[:LONGEST]).text
+
+    def _parsed(self, line: bytes) -> Said:
+        text = line.decode(errors="replace").lstrip(NOTHING)
+        if self._indent and not text[: self._indent].strip(" "):
+            text = text[self._indent :]
+        return prefixes.parsed(text, self._label)
 
     def _known(self, said: Said) -> Said:
         """A line with the rank that the file's name or other lines say."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from ddoctor import check_catalog
+from ddoctor import check_catalog, engine
 from ddoctor.models import Confidence, Severity
+from ddoctor.reading import reader
 from tests.reading.conftest import LINES, Diagnose
 
 SICK = [(one["cause"], one["text"]) for one in LINES["sick"]]
@@ -100,3 +103,20 @@ def test_what_cpp_prints_before_it_aborts(diagnose: Diagnose, lines: str, says: 
     (finding,) = diagnose(f"    {lines}\n{TABLE}").findings
     assert finding.cause == "dead-rank"
     assert says in finding.because
+
+
+@pytest.mark.parametrize("blanks", [1, 4, 7])
+def test_lines_that_are_quoted_with_blanks_before_them(tmp_path: Path, blanks: int) -> None:
+    lines = (
+        "step 1 loss 3.2",
+        "Traceback (most recent call last):",
+        '  File "/home/ann/train.py", line 8, in main',
+        "    labels = table[key]",
+        "KeyError: 'cat'",
+        "[rank1]:[E1120 10:00:00 ProcessGroupNCCL.cpp:616] late",
+    )
+    path = tmp_path / "train.log"
+    path.write_text("".join(f"{' ' * blanks}{line}\n" for line in lines))
+    (finding,) = engine.examine(reader.read([path])[0], "diagnose").findings
+    assert finding.title == "The script raises KeyError: 'cat'"
+    assert "at train.py:8" in finding.because

@@ -91,7 +91,9 @@ def test_a_folder_is_walked(tmp_path: Path) -> None:
     assert log.files == ("notes.txt", "attempt_0/0/stderr.log", "attempt_0/1/stderr.log")
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress, bz2.compress])
+@pytest.mark.parametrize(
+    "compress", [gzip.compress, lzma.compress, bz2.compress, zstandard.compress]
+)
 def test_of_a_file_that_is_cut_off_the_beginning_is_read(
     tmp_path: Path, compress: Callable[[bytes], bytes]
 ) -> None:
