@@ -31,8 +31,15 @@ ALONE = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w{0,99}\.){0,12}(?:[A-Z]\w{0,99}(?:Error|Exception)|Exception))"
     r": (?P<message>.+)$"
 )
-# What DDP raises, often quoted without its class: torch/csrc/distributed/c10d/reducer.cpp
-OF_DDP = re.compile(r"^Expected to (?:have finished reduction in|mark a variable ready only once)")
+# Often quoted without their class: torch/csrc/distributed/c10d/reducer.cpp and
+# c10/cuda/CUDACachingAllocator.cpp.
+BARE = (
+    (re.compile(r"^Expected to (?:have finished reduction|mark a variable ready)"), "RuntimeError"),
+    (
+        re.compile(r"^(?:CUDA out of memory\. )?Tried to allocate \d[\d.]{0,9} [KMG]iB"),
+        "OutOfMemoryError",
+    ),
+)
 # Python writes one of these between two exceptions of a chain.
 DURING = "During handling of the above exception, another exception occurred:"
 BECAUSE = "The above exception was the direct cause of the following exception:"
@@ -104,7 +111,7 @@ class Tracebacks:
             _is_head(text)
             or FRAME.match(text) is not None
             or ALONE.match(text) is not None
-            or OF_DDP.match(text) is not None
+            or _bare(text) != ""
         )
 
     def feed(self, text: str, number: int) -> Iterator[Raised]:
@@ -125,8 +132,8 @@ class Tracebacks:
             if not self._chained and (alone := ALONE.match(text)):
                 name = alone["name"].rpartition(".")[2]
                 self._now = _Open(name=name, message=[alone["message"]], line=number)
-            elif not self._chained and OF_DDP.match(text):
-                self._now = _Open(name="RuntimeError", message=[text], line=number)
+            elif not self._chained and (name := _bare(text)):
+                self._now = _Open(name=name, message=[text], line=number)
         elif not now.name:
             yield from self._within(now, frame, text, number)
         elif SPAWNED.match(text):
@@ -212,6 +219,11 @@ class Tracebacks:
         if self._before is not None:
             yield self._before
         self._before, self._chained = None, False
+
+
+def _bare(text: str) -> str:
+    """The class of an exception whose text is known without it; empty: of none."""
+    return next((name for begins, name in BARE if begins.match(text)), "")
 
 
 def _is_head(text: str) -> bool:
