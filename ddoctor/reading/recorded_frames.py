@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Annotated
 
 import msgspec
 
@@ -11,6 +12,7 @@ from ddoctor.reading.libraries import LIBRARY, NATIVE
 
 LONGEST_NAME = 1_000
 """Characters that are kept of a path or a function; those of C++ templates are longer."""
+MOST_LINE = 10**9
 # What torch.compile has written is in a folder of its own.
 GENERATED = re.compile(r"torchinductor_|torch_compile_debug")
 # The interpreter itself, and what has no name.
@@ -22,7 +24,7 @@ class RecordedFrame(msgspec.Struct):
 
     name: str
     filename: str
-    line: int
+    line: Annotated[int, msgspec.Meta(le=MOST_LINE)]
 
     def __post_init__(self) -> None:
         self.name, self.filename = self.name[:LONGEST_NAME], self.filename[:LONGEST_NAME]

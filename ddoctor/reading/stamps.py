@@ -43,12 +43,13 @@ class Stamp(NamedTuple):
     """How far its zone is ahead of UTC; None: it has no zone."""
 
     def seconds(self, year: int) -> float | None:
-        """Seconds since 1970, in UTC; ``year``: where it has none. None: no such day."""
+        """Seconds since 1970, in UTC; ``year``: where it has none. None: no such day since then."""
         try:
             when = self.when.replace(year=self.year or year, tzinfo=timezone.utc)
         except ValueError:
             return None
-        return (when - (self.ahead or timedelta())).timestamp()
+        seconds = (when - (self.ahead or timedelta())).timestamp()
+        return seconds if seconds >= 0 else None
 
 
 def stamp_of(line: bytes) -> Stamp | None:

@@ -73,6 +73,7 @@ def test_a_dump_that_is_too_large() -> None:
         {"time_created_ns": 10**30},
         {"input_sizes": [[-5]]},
         {"state": "x" * 20_000},
+        {"frames": [{"name": "f", "filename": "x.py", "line": 10**19}]},
     ],
 )
 def test_what_no_bundle_can_hold(fields: dict[str, object]) -> None:

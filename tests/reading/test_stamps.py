@@ -58,3 +58,9 @@ def test_a_day_that_the_year_does_not_have() -> None:
     assert stamp is not None
     assert stamp.seconds(2026) is None
     assert stamp.seconds(2028) is not None
+
+
+@pytest.mark.parametrize("year", ["0226", "1969"])
+def test_a_year_before_any_log_is_no_time(year: str) -> None:
+    stamp = stamp_of(f"{year}-11-20 10:03:12 step 1".encode())
+    assert stamp is None or stamp.seconds(2026) is None
