@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 from ddoctor.analysis import log_events
@@ -18,7 +19,9 @@ def of_cause(cause: str) -> Judge:
     def message(log: Log, messages: Messages, run: TrainingRun | None) -> Iterator[Finding]:
         for row in messages.of(cause):
             events = log.of(row.name)
-            if events and not (row.of_victims and _failed_otherwise(run, row)):
+            if events and not (
+                row.of_victims and log_events.failed_otherwise(run, re.compile(row.text))
+            ):
                 yield _finding(row, events)
                 return
 
@@ -40,10 +43,3 @@ class _Values(dict[str, str]):
 
     def __missing__(self, key: str) -> str:
         return "?"
-
-
-def _failed_otherwise(run: TrainingRun | None, row: Message) -> bool:
-    failures = run.failures if run is not None else ()
-    return any(
-        one.exception and not any(h in one.said.lower() for h in row.holds) for one in failures
-    )
