@@ -77,6 +77,16 @@ class Surroundings:
         for number in range(self._end - 1, max(self._first, self._end - most) - 1, -1):
             yield number, _last_part(self._line(number))
 
+    @property
+    def end(self) -> int:
+        """Number of the line after the last one."""
+        return self._end
+
+    def before(self, number: int, most: int) -> Iterator[tuple[int, bytes]]:
+        """The last ``most`` lines before one, with their numbers."""
+        for one in range(max(self._first, number - most), min(number, self._end)):
+            yield one, _last_part(self._line(one))
+
     def _stamped(self, number: int) -> Stamp | None:
         searched, found = self._stamp
         if number < searched:

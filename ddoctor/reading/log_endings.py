@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -46,6 +46,8 @@ class _Failure:
     writer: Writer
     raised: Raised
     around: Around
+    before: frozenset[str]
+    """The forms of its writer's progress before it."""
 
 
 @dataclass(frozen=True)
@@ -71,8 +73,11 @@ class LogEndings:
     _table_rank: int | None = None
     _is_first: bool = False
 
-    def raised(self, writer: Writer, one: Raised, around: Around) -> None:
-        """Keep an exception of a rank, or of a process without a rank."""
+    def raised(self, writer: Writer, one: Raised, around: Around, progress: frozenset[str]) -> None:
+        """Keep an exception of a rank, or of a process without a rank.
+
+        ``progress``: the forms of its writer's progress before it.
+        """
         place = one.stack[-1] if one.stack else None
         key = writer.rank
         # Without a rank, only the text separates the exceptions of one process from another's.
@@ -86,7 +91,18 @@ class LogEndings:
         if self._frames + len(one.stack) > MOST_FRAMES:
             one = dataclasses.replace(one, stack=one.stack[-FEW_FRAMES:])
         self._frames += len(one.stack)
-        self._raised[distinct] = _Failure(writer, one, around)
+        self._raised[distinct] = _Failure(writer, one, around, progress)
+
+    def continued(self, file: str, progress: Mapping[int | None, Mapping[str, int]]) -> None:
+        """Drop what was raised before its writer made progress as before, at the end of a file.
+
+        ``progress``: the forms of the last lines and their numbers, by rank.
+        """
+        for key, one in [*self._raised.items()]:
+            ends = progress.get(one.writer.rank, {})
+            later = {form for form, number in ends.items() if number > one.around.line}
+            if one.around.file == file and not one.before.isdisjoint(later):
+                del self._raised[key]
 
     def row(self, text: str, around: Callable[[], Around], *, one_host: bool) -> None:
         """Take a line that may be one of torchrun's table, or of torch's spawn.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -38,6 +38,11 @@ MOST_LAST = 2_000
 NOBODY = Said("")
 NOTHING = "\0\ufeff"
 """What may be before a line: NUL bytes of a file with a hole, a mark of the byte order."""
+MOST_BEFORE, MOST_AT_THE_END = 20, 8
+"""Lines before a traceback, and at the end of a file, in which progress is looked for."""
+FEW_RANKS = 64
+PROGRESS = re.compile(r"(?i)\b(?:step|epoch|iter|iteration|loss)\b")
+DIGIT = re.compile(r"\d+")
 TERMINATED = "terminated"
 """The pattern of what C++ prints before it aborts."""
 
@@ -117,8 +122,12 @@ class LogReader:
     def _end_of_file(self) -> None:
         self._look_at_the_end()
         for writer, tracebacks in self._writers.items():
-            self._keep(writer, tracebacks.ended())
+            self._keep(writer, tracebacks.ended(), tracebacks.before)
         self._writers.clear()
+        end = self._near.end
+        ranks = {None, *self._ranks} if len(self._ranks) <= FEW_RANKS else {None}
+        progress = {rank: self._progress(end, MOST_AT_THE_END, rank) for rank in ranks}
+        self._endings.continued(self.files[-1], progress)
         self._stacks.ended()
         self.outputs.ended()
 
@@ -143,7 +152,8 @@ class LogReader:
         """Close the tracebacks of writers that have written nothing since a line."""
         silent = [writer for writer, one in self._writers.items() if one.last < before]
         for writer in silent:
-            self._keep(writer, self._writers.pop(writer).ended())
+            one = self._writers.pop(writer)
+            self._keep(writer, one.ended(), one.before)
 
     def _line(
         self,
@@ -224,13 +234,23 @@ class LogReader:
             if not Tracebacks.begins(said.text) or len(self._writers) >= MOST_WRITERS:
                 return
             tracebacks = self._writers[writer] = Tracebacks()
-        self._keep(writer, tracebacks.feed(said.text, number))
+            tracebacks.before = frozenset(self._progress(number, MOST_BEFORE, said.rank))
+        self._keep(writer, tracebacks.feed(said.text, number), tracebacks.before)
         if not tracebacks.open:
             del self._writers[writer]
 
-    def _keep(self, writer: Writer, found: Iterator[Raised]) -> None:
+    def _progress(self, end: int, most: int, rank: int | None) -> Mapping[str, int]:
+        """The forms of a rank's lines of progress before a line, with the last number of each."""
+        said = ((number, self._said(line)) for number, line in self._near.before(end, most))
+        return {
+            DIGIT.sub("", one.text.strip()): number
+            for number, one in said
+            if one.rank == rank and PROGRESS.search(one.text)
+        }
+
+    def _keep(self, writer: Writer, found: Iterator[Raised], before: frozenset[str]) -> None:
         for one in found:
-            self._endings.raised(writer, one, self._near.around(one.line))
+            self._endings.raised(writer, one, self._near.around(one.line), before)
 
     def _event(self, row: LineText, said: Said, match: re.Match[str], number: int) -> None:
         values = {key: value for key, value in match.groupdict().items() if value is not None}

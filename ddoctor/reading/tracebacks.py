@@ -98,6 +98,8 @@ class Tracebacks:
         self._foreign = 0
         self.last = 0
         """Number of the last line that was taken."""
+        self.before: frozenset[str] = frozenset()
+        """The forms of its writer's progress before it."""
 
     @property
     def open(self) -> bool:

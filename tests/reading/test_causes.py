@@ -120,3 +120,31 @@ def test_lines_that_are_quoted_with_blanks_before_them(tmp_path: Path, blanks: i
     (finding,) = engine.examine(reader.read([path])[0], "diagnose").findings
     assert finding.title == "The script raises KeyError: 'cat'"
     assert "at train.py:8" in finding.because
+
+
+CAUGHT = """\
+{0}step 10 loss 2.2
+{0}Traceback (most recent call last):
+{0}  File "/a/train.py", line 30, in main
+{0}    tracker.start()
+{0}ConnectionError: no tracker
+{1}step 20 loss 2.1
+{1}saved
+"""
+
+
+@pytest.mark.parametrize(
+    ("writer", "then", "fails"),
+    [
+        ("", "", False),
+        ("[rank1]: ", "[rank1]: ", False),
+        # Another rank takes another step, or there was no progress before.
+        ("[rank1]: ", "[rank0]: ", True),
+        ("[rank1]: ", "[rank1]: WARNING ", True),
+    ],
+)
+def test_an_exception_after_which_its_writer_continues_is_no_failure(
+    diagnose: Diagnose, writer: str, then: str, fails: bool
+) -> None:
+    found = [one.cause for one in diagnose(CAUGHT.format(writer, then)).findings]
+    assert found == (["script-error"] if fails else [])

@@ -123,7 +123,7 @@ def test_a_bundle_knows_more(tmp_path: Path) -> None:
 def test_outputs_between_the_lines_of_a_log(read: Read, diagnose: Diagnose) -> None:
     steps = "".join(STEP.format(number) for number in range(2000))
     failure = "[rank0]: ValueError: no such thing\n"
-    text = steps + failure + SICK + steps + test_host.BASH.format(files=64, locked=64) + steps
+    text = steps + SICK + steps + test_host.BASH.format(files=64, locked=64) + steps + failure
     evidence = read(text)
     assert hosts(evidence) == [("", 7)]
     assert len(evidence.all(Limits)) == 1
