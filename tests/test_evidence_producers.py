@@ -21,6 +21,7 @@ from ddoctor import check_catalog
 from ddoctor.collect import collectors
 from ddoctor.evidence.bundle import section_types
 from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.run_history import RunHistory
 from ddoctor.evidence.section import Absent, Known, Part, Section
 from ddoctor.models import Command
 from ddoctor.probing import catalog
@@ -222,9 +223,10 @@ NOT_ALWAYS = {"loader-curve", "trials", "memory-headroom", Absent.label()}
 
 
 @pytest.mark.ward
-def test_run_makes_the_sections_of_a_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("steps", "without"), [("20", {RunHistory.label()}), ("all", set())])
+def test_run_makes_the_sections_of_a_run(steps: str, without: set[str], tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
     start = ("torchrun", "--nproc-per-node", "1", "train.py")
-    found, absent = made_by(tmp_path, "run", "--steps", "20", "--", *start)
+    found, absent = made_by(tmp_path, "run", "--steps", steps, "--", *start)
     assert found <= sections_of("run")
-    assert found | absent >= sections_of("run") - NOT_ALWAYS
+    assert found | absent >= sections_of("run") - NOT_ALWAYS - without

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import msgspec
+
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.section import Count, Part, Section
 
@@ -57,6 +61,6 @@ class Traces(Section, frozen=True, kw_only=True):
     files: tuple[str, ...]
     world: Count
     """Number of ranks of the run."""
-    ranks: tuple[RankTrace, ...]
+    ranks: Annotated[tuple[RankTrace, ...], msgspec.Meta(min_length=1)]
     steps: int
     """Number of steps that all traces hold whole."""
