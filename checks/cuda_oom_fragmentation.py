@@ -23,6 +23,8 @@ from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix
 
 EXPLAINS = ("first-failure-masked",)
+# torch's message speaks of a reserved size that is much larger than the allocated one.
+MUCH = 0.2
 
 
 def in_pieces(
@@ -42,7 +44,11 @@ def in_pieces(
         "that torch had reserved were unused, in blocks that were too small"
         + (f"; its model received {shapes} different input shapes" if shapes > 1 else ""),
         (*([grow] if grow is not None else []), _FEWER_SHAPES),
-        confidence=Confidence.LIKELY,
+        confidence=(
+            Confidence.LIKELY
+            if memory.unused >= MUCH * (memory.allocated + memory.unused)
+            else Confidence.POSSIBLE
+        ),
     )
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import collective_mismatch, endings, log_events
-from ddoctor.analysis.collective_mismatch import have_passed, held, left_behind, mismatch
+from ddoctor.analysis.collective_mismatch import ALIKE, have_passed, held, left_behind, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
@@ -119,7 +119,7 @@ def crashed(run: TrainingRun) -> Iterator[Finding]:
         )
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
+def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
     for event in log.of("collective-mismatch"):
         if not collective_mismatch.same_call(event.text):
             yield log_events.finding(
@@ -137,6 +137,9 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             # Each group of ranks counts its own collectives, and a line does not say its group.
             confidence=Confidence.POSSIBLE,
         )
+        return
+    if run is not None and (found := _elsewhere(log, run)) is not None:
+        yield found
         return
     late = log.of("desync")
     waiting = {one.rank for one in log.of("watchdog") if one.rank is not None}
@@ -164,6 +167,27 @@ def _calls(rows: Sequence[RankEnding]) -> str:
     calls = {one.collectives for one in rows}
     number = calls.pop() if len(calls) == 1 else 0
     return f" (collective {number} of the script)" if number else ""
+
+
+def _elsewhere(log: Log, run: TrainingRun) -> Finding | None:
+    """Some ranks that failed in another collective than the one in which the others timed out."""
+    timeouts = [one for one in log.of("watchdog") if one.rank is not None]
+    calls = {(one.values.get("number"), one.values.get("operation")) for one in timeouts}
+    late = {one.rank for one in timeouts}
+    others = [one for one in run.echoes if one.rank not in {*late, -1} and one.stack and one.waits]
+    if len(calls) != 1 or not others or None in next(iter(calls)):
+        return None
+    functions = [frame.function for frame in reversed(others[0].stack)]
+    inner = next((name for name in functions if ALIKE.fullmatch(name)), functions[0])
+    return log_events.finding(
+        timeouts,
+        f"{endings.ranks(one for one in late if one is not None)} timed out in this collective, "
+        f"and {endings.ranks(one.rank for one in others)} in {inner}, until the others were gone",
+        _LET_ALL_DECIDE,
+        # It may have been late in what comes before, and then have met that the others are gone.
+        confidence=Confidence.POSSIBLE,
+        at=Where(ranks=tuple(one.rank for one in others)),
+    )
 
 
 def _finding(

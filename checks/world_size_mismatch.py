@@ -164,8 +164,8 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         if joined < wanted:
             yield log_events.finding(
                 [event],
-                f"only {joined} of {wanted} processes reached the rendezvous: fewer were started, or "
-                "some ended or were held up before",
+                f"only {joined} of {wanted} processes reached the rendezvous: fewer were started, "
+                "or some ended or were held up before",
                 _start(),
                 # One that waits alone was started alone; of several, some may have failed before.
                 confidence=Confidence.LIKELY if joined == 1 else Confidence.POSSIBLE,

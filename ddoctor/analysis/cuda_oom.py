@@ -128,6 +128,8 @@ class Case:
 
 def read(message: str) -> OutOfMemory | None:
     """Parse the text of an error; None: it is another error."""
+    # A log may have broken its lines.
+    message = " ".join(message.split())
     if found := ASYNCHRONOUS.search(message):
         return _asynchronous(*found.groups())
     if found := BEFORE.search(message):

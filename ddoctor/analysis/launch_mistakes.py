@@ -10,6 +10,7 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
+HYDRA = "Hydra"
 COUNTS = ("hosts", "host-rank", "ranks", "ranks-per-host")
 NO_NUMBERS = ("all", "auto", "gpu", "cpu", "xpu", "null")
 COUNTED = {
@@ -120,7 +121,7 @@ def _unfinished(launch: Launch) -> Iterator[Mistake]:
 def _unknown(launch: Launch) -> Iterator[Mistake]:
     for one in launch.unknown:
         setting = one.setting
-        dashes = "" if "file" in one.of else "--"
+        dashes = "" if "file" in one.of or one.of.startswith(HYDRA) else "--"
         name = f"{dashes}{setting.name.lstrip('-')}"
         meant = f": did you mean {one.nearest}?" if one.nearest else ""
         yield Mistake(
@@ -128,7 +129,7 @@ def _unknown(launch: Launch) -> Iterator[Mistake]:
             at=setting,
             fix=Fix(summary="write it as the installed version does", paste=one.nearest)
             if one.nearest
-            else Fix(summary="see what it knows", paste=_help(one.of)),
+            else Fix(summary="see what it knows", paste=_help(one.of, launch.script)),
             confidence=Confidence.CERTAIN if one.nearest else Confidence.LIKELY,
         )
 
@@ -148,7 +149,9 @@ def _no_numbers(launch: Launch) -> Iterator[Mistake]:
             )
 
 
-def _help(program: str) -> str:
+def _help(program: str, script: str) -> str:
+    if program.startswith(HYDRA):
+        return f"python {script} --cfg job  # prints the configuration; +key=value adds a key"
     return "accelerate config" if "file" in program else f"{program} --help"
 
 

@@ -18,6 +18,12 @@ ALL = ("all", "auto", "gpu", "-1")
 OF_RANKS = ("NCCL_", "UCX_", "FI_", "TORCH_", "GLOO_", "CUDA_", "HF_", "PYTORCH_", "OMP_")
 """Beginnings of the names of variables that ranks read."""
 
+EMPTY = ("", "none", "null", "None")
+OF_EVALUATION = frozenset(
+    ("val", "valid", "validation", "eval", "evaluation", "test", "predict", "inference", "hydra")
+)
+"""Sections of a configuration that say nothing of the training."""
+
 # What frameworks and scripts call these settings; the first that is given counts.
 MICRO_BATCH = (
     *("arg.per_device_train_batch_size", "arg.per_gpu_train_batch_size"),
@@ -104,8 +110,23 @@ class LaunchPlan(Derived):
     def get(self, *names: str) -> Setting | None:
         """The value that wins, of the first of these names that is set to something."""
         found = (self.launch.get(name) for name in names)
-        empty = ("", "none", "null", "None")
-        return next((one for one in found if one is not None and one.value not in empty), None)
+        given = (one for one in found if one is not None and one.value not in EMPTY)
+        return next(given, None) or self._nested(names)
+
+    def _nested(self, names: tuple[str, ...]) -> Setting | None:
+        """One of the script's arguments within sections of its configuration.
+
+        None: there is none, or several differ.
+        """
+        plain = {name[4:] for name in names if name.startswith("arg.") and name.count(".") == 1}
+        winners: dict[str, Setting] = {}
+        for one in self.launch.settings:
+            *sections, last = one.name.split(".")
+            inner = len(sections) > 1 and sections[0] == "arg" and last in plain
+            if inner and one.value not in EMPTY and not OF_EVALUATION.intersection(sections):
+                winners.setdefault(one.name, one)
+        values = {one.value for one in winners.values()}
+        return next(iter(winners.values())) if len(values) == 1 else None
 
     @property
     def variables(self) -> tuple[Setting, ...]:

@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_fields
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.evidence.source_text import syntax_tree
-from ddoctor.launch import files, known_arguments
+from ddoctor.launch import files, hydra_config, known_arguments
 from ddoctor.launch.launchers import installed_source
 from ddoctor.launch.option_source import named, options_of, plain
 from ddoctor.launch.words import Word
@@ -107,6 +107,10 @@ def read(
             told.settings += _written(tree, name)
             options = {word: one for word, one in by_word if word.startswith("-")}
             told.unknown += known_arguments.refused(tree, {**options, **appended}, name)
+            if (composed := hydra_config.read(tree, path, by_word, folder)) is not None:
+                told.settings += composed.settings
+                told.files += composed.files
+                told.unknown += composed.unknown
             break
     for library in CLASSES:
         if PurePath(script.text).name in library.programs:
@@ -125,7 +129,9 @@ def _add(told: Told, names: Setting, folder: Path, prefix: str) -> None:
 
 
 def _arguments(words: Sequence[Word]) -> Iterator[tuple[str, Setting]]:
-    """The arguments by name, with the word that names each; a positional one has ``arg.``."""
+    """The arguments by name, with the word that names each; a positional one has ``arg.``.
+
+    Of ``name=value``, that is the whole word."""
     at = 0
     while at < len(words):
         word = words[at]
@@ -137,7 +143,7 @@ def _arguments(words: Sequence[Word]) -> Iterator[tuple[str, Setting]]:
                 at += 1
             yield name, word.setting(f"arg.{plain(name)}", value if value or equals else "true")
         elif match := PAIR.fullmatch(word.text):
-            yield "", word.setting(f"arg.{match['key']}", match["value"])
+            yield word.text, word.setting(f"arg.{match['key']}", match["value"])
         else:
             yield "", word.setting("arg.", word.text)
 

@@ -151,16 +151,18 @@ def _files(paths: Sequence[Path], refuse: Callable[[NotRead], None]) -> Iterator
 def blocks(content: Content) -> Iterator[bytes]:
     """Whole lines of about a mebibyte together; of a longer line, its beginning and its end."""
     rest, head = b"", b""
-    while data := content.read(BLOCK):
+    data = content.read(BLOCK)
+    while data:
+        following = content.read(BLOCK)
         rest += data
-        cut = rest.rfind(b"\n") + 1
+        # A last line without an end belongs to those before it.
+        cut = rest.rfind(b"\n") + 1 if following else len(rest)
         if cut:
             yield head + rest[:cut]
             rest, head = rest[cut:], b""
         elif len(rest) > BLOCK:
             head, rest = head or rest[:LONGEST] + CARRIAGE_RETURN, rest[-LONGEST:]
-    if head or rest:
-        yield head + rest
+        data = following
 
 
 def shortened(line: bytes) -> bytes:

@@ -28,6 +28,8 @@ UNKNOWN = -1
 """The rank of an exception that the log gives no rank."""
 ABORTED = -6
 """The exit code of SIGABRT."""
+RAISED = 1
+"""The exit code of Python after an exception."""
 # torch/distributed/elastic/multiprocessing/errors: the table at the end.
 TABLE_ROOT = re.compile(r"^Root Cause \(first observed failure\)")
 TABLE_RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,7}) ")
@@ -147,7 +149,14 @@ class LogEndings:
         ):
             place = excerpts[key].place
             found[key] = _ending(one, place, places[place])
-        for rank, ended in sorted(self._exits.items(), key=lambda item: not item[1].is_first):
+        exits = sorted(self._exits.items(), key=lambda item: not item[1].is_first)
+        raised = {rank for rank, ended in exits if ended.code == RAISED} - found.keys()
+        unnamed = [key for key, ending in found.items() if ending.rank == UNKNOWN]
+        if raised and len(unnamed) == 1:
+            # One exception without a rank: all that ended by one have raised it.
+            ending = found.pop(unnamed[0])
+            found |= {rank: replace(ending, rank=rank) for rank, _ in exits if rank in raised}
+        for rank, ended in exits:
             known = found.get(rank)
             if known is not None:
                 found[rank] = replace(known, exit_code=ended.code, pid=ended.pid)

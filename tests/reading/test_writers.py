@@ -149,10 +149,28 @@ def test_a_chain_is_one_exception_and_a_launchers_none(tmp_path: Path) -> None:
     (tmp_path / "log").write_text(CHAIN)
     evidence, _ = reader.read([tmp_path / "log"])
     (run,) = evidence.all(TrainingRun)
-    first, table = run.ranks
-    assert (first.rank, first.exception) == (-1, "KeyError")
-    assert first.then.startswith("OSError: cannot read a")
-    assert (table.rank, table.exit_code, table.pid) == (2, 1, 4711)
+    (one,) = run.ranks
+    assert one.exception == "KeyError"
+    assert one.then.startswith("OSError: cannot read a")
+    # By torchrun's table, this one rank has raised it.
+    assert (one.rank, one.exit_code, one.pid) == (2, 1, 4711)
+
+
+def test_one_exception_of_several_ranks_is_of_each_that_ended_by_one(tmp_path: Path) -> None:
+    row = "  rank      : {} (local_rank: {})\n  exitcode  : {} (pid: 4711)\n"
+    table = row.format(3, 3, 1) + row.format(1, 1, -15)
+    (tmp_path / "log").write_text(CHAIN + table)
+    evidence, _ = reader.read([tmp_path / "log"])
+    (run,) = evidence.all(TrainingRun)
+    found = {one.rank: (one.exception, one.exit_code) for one in run.ranks}
+    assert found == {2: ("KeyError", 1), 3: ("KeyError", 1), 1: ("", -15)}
+
+
+def test_two_exceptions_without_a_rank_are_of_no_known_one(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(RAISES + "step 1\n" + CHAIN)
+    evidence, _ = reader.read([tmp_path / "log"])
+    (run,) = evidence.all(TrainingRun)
+    assert sorted(one.rank for one in run.ranks) == [-1, -1, 2]
 
 
 def test_the_order_of_exceptions_is_that_of_the_last_of_each_rank(tmp_path: Path) -> None:
