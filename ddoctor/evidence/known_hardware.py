@@ -30,7 +30,6 @@ class GpuModel(Part, frozen=True, kw_only=True):
     achievable: float | None = None
     sustained: float | None = None
     multiprocessors: int | None = None
-    trained: tuple[float, float] | None = None
     nvlink: float | None = None
     bridge: bool = False
     pcie: int | None = None
