@@ -98,7 +98,12 @@ def _schema(func: Any) -> tuple[str, bool, tuple[int, ...]]:
 
 
 def _bytes(tensor: Tensor) -> int:
-    """Return the bytes of a tensor in memory: an expanded dimension is there once."""
+    """Return the bytes of a tensor in memory: an expanded dimension is there once.
+
+    A sparse one counts in full, as fake tensors do not know how many of its numbers there are.
+    """
+    if tensor.layout is not torch.strided:
+        return tensor.numel() * tensor.itemsize
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     return prod(size for size, stride in sizes if stride) * tensor.itemsize
 

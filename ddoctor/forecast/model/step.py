@@ -130,9 +130,9 @@ def footprint(
         tracker = kind(model, steps, [one for one in samples.values() if isinstance(one, Tensor)])
         tracker.own = own
         with tracker:
-            for _ in range(STEPS):
+            for number in range(STEPS):
                 tracker.peaks.clear()
-                if sharding is None and accumulation == 1:
+                if number == STEPS - 1 and sharding is None and accumulation == 1:
                     tracker.work = WorkCounter()
                 for _ in range(accumulation):
                     tracker.flops = 0
