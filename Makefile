@@ -51,6 +51,7 @@ bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.pairing
 	$(BIN)/python -m benchmarks.scale
 	$(BIN)/python -m benchmarks.forecast
+	$(BIN)/python -m benchmarks.speeds
 	$(BIN)/python -m benchmarks.headroom
 	$(BIN)/python -m benchmarks.reading
 

@@ -28,7 +28,8 @@ class GpuModel(Part, frozen=True, kw_only=True):
     fp32: float | None = None
     tf32: float | None = None
     achievable: float | None = None
-    trained: tuple[float, float] | None = None
+    sustained: float | None = None
+    multiprocessors: int | None = None
     nvlink: float | None = None
     bridge: bool = False
     pcie: int | None = None

@@ -20,6 +20,7 @@ from ddoctor.evidence.plan import (
     Way,
 )
 from ddoctor.forecast.options import Optimizer, Precision
+from ddoctor.memory_tracking.work import StepWork
 
 ON_CPU: Collection[Optimizer] = ("adamw", "adamw-fp32", "sgd", "adafactor")
 """Optimizers whose step can run on the CPU; 8-bit kernels exist for CUDA only."""
@@ -62,8 +63,8 @@ class Model:
     """Units of equal size that FSDP would wrap."""
     blocks: tuple[str, ...] = ()
     """The classes of these units; empty: not known."""
-    flops: float = 0.0
-    """FLOPs of the forward and backward pass of one micro-batch; 0: not known."""
+    work: StepWork | None = None
+    """The operators of a step with one micro-batch; None: not known."""
     name: str = ""
     """The model's name; empty: not known."""
     coarse: str = ""

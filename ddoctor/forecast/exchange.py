@@ -21,6 +21,8 @@ from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, Model
 
 # 228 to 235 of an A100's 300 GB/s, 361 to 370 of an H100's 450 without the switch's sums.
 OF_NVLINK = 0.77
+# Computing is 18.9 % slower in the mean while GPUs communicate (arXiv 2507.03114: A100s, H100s).
+OVERLAPPED = 0.189
 # The backward pass has two matrix products for each one of the forward pass.
 FORWARD = 1 / 3
 
@@ -48,25 +50,42 @@ class PlannedLinks:
         self, model: Model, strategy: Strategy, gpus: int, computing: float
     ) -> float | None:
         """Return exposed seconds of communication per micro-batch; None: a link is not known."""
-        if gpus == 1:
+        found = self._passes(model, strategy, gpus)
+        if found is None:
+            return None
+        forward, backward = FORWARD * computing, (1 - FORWARD) * computing
+        return max(0.0, found[0] - forward) + max(0.0, found[1] - backward)
+
+    def slowdown(self, model: Model, strategy: Strategy, gpus: int, computing: float) -> float:
+        """Return the seconds that the hidden communication adds to the computing time."""
+        found = self._passes(model, strategy, gpus)
+        if found is None:
             return 0.0
+        forward, backward = FORWARD * computing, (1 - FORWARD) * computing
+        return OVERLAPPED * (min(forward, found[0]) + min(backward, found[1]))
+
+    def _passes(self, model: Model, strategy: Strategy, gpus: int) -> tuple[float, float] | None:
+        """Return the seconds of communication in the forward and in the backward pass.
+
+        None: a link is not known.
+        """
+        if gpus == 1:
+            return 0.0, 0.0
         hosts = ceil(gpus / GPUS_PER_HOST)
         link = self.within if hosts == 1 or strategy == "fsdp-hybrid" else self.between
         if link is None or (hosts > 1 and self.between is None):
             return None
-        forward, backward = FORWARD * computing, (1 - FORWARD) * computing
         members = GPUS_PER_HOST if strategy == "fsdp-hybrid" else gpus
         gather = (members - 1) / members / link.rate  # seconds of each byte
         if strategy == "ddp":
-            return max(0.0, 2 * gather * model.trainable * WEIGHT[model.precision] - backward)
+            return 0.0, 2 * gather * model.trainable * WEIGHT[model.precision]
         gathered = gather * model.parameters * COMPUTING[model.precision]
         again = 0.0 if strategy == "fsdp-gradients" else gathered
         each = gather
         if strategy == "fsdp-hybrid" and self.between is not None:
             # Each GPU all-reduces its shard with other hosts, all GPUs of a host at the same time.
             each += 2 * (hosts - 1) / hosts / self.between.rate
-        scattered = each * model.trainable * COMPUTING[model.precision]
-        return max(0.0, gathered - forward) + max(0.0, again + scattered - backward)
+        return gathered, again + each * model.trainable * COMPUTING[model.precision]
 
 
 def times(strategy: Strategy, accumulation: int) -> int:

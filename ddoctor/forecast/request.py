@@ -118,7 +118,7 @@ def _read(
     )
     model = blueprint.read(precision, optimizer)
     try:
-        model = replace(model, flops=forecast.flops)
+        model = replace(model, work=forecast.work)
     except Undecided as error:
         if wanted.checkpointing != "none":
             raise DoctorError(

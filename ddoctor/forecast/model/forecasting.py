@@ -25,6 +25,7 @@ from ddoctor.forecast.model.optimizers import FACTORIES
 from ddoctor.forecast.model.sharding import Sharding
 from ddoctor.forecast.model.step import Footprint, footprint
 from ddoctor.forecast.options import Optimizer, Precision
+from ddoctor.memory_tracking.work import StepWork
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp: the cuBLAS workspace from torch's allocator on Hopper;
 # other GPUs have less.
@@ -175,6 +176,11 @@ class Forecast:
     def flops(self) -> int:
         """Return FLOPs of the forward and backward pass, recomputation included."""
         return self._step(None, 1).flops
+
+    @property
+    def work(self) -> StepWork | None:
+        """Return the operators of a step with one micro-batch, recomputation included."""
+        return self._step(None, 1).work
 
     @property
     def _computing(self) -> torch.dtype | None:

@@ -20,8 +20,10 @@ from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch, on_meta
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import Sharding, apart, own_shard, shard, units
+from ddoctor.memory_tracking.counting import WorkCounter
 from ddoctor.memory_tracking.cuda import as_on_cuda
 from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracker, on_gpu
+from ddoctor.memory_tracking.work import StepWork
 
 # From the second step on, the optimizer has its states.
 STEPS = 2
@@ -49,6 +51,9 @@ class Footprint:
     """FLOPs of the forward and the backward pass of one micro-batch.
 
     As torch's FlopCounterMode counts them: attention in full, though half of it is masked."""
+
+    work: StepWork | None = None
+    """The operators of the step, with one micro-batch; None: it is sharded, or accumulates."""
 
     factor: float = 1.0
     """The sharded allocations are this many times as large as ``sizes`` says, at most 1."""
@@ -125,8 +130,10 @@ def footprint(
         tracker = kind(model, steps, [one for one in samples.values() if isinstance(one, Tensor)])
         tracker.own = own
         with tracker:
-            for _ in range(STEPS):
+            for number in range(STEPS):
                 tracker.peaks.clear()
+                if number == STEPS - 1 and sharding is None and accumulation == 1:
+                    tracker.work = WorkCounter()
                 for _ in range(accumulation):
                     tracker.flops = 0
                     tracker.phase = "forward"
@@ -145,6 +152,9 @@ def footprint(
                 steps.step()
                 for parameter, part in shards:
                     parameter.grad = part.grad = None
+        work = None
+        if tracker.work is not None:
+            work = StepWork(phases=tracker.work.phases, gradients=gradients, tensors=len(shards))
         states = (one for state in steps.state.values() for one in state.values())
         return Footprint(
             peaks=tuple(tracker.peaks.values()),
@@ -154,6 +164,7 @@ def footprint(
             states=sum(one.nbytes for one in states if isinstance(one, Tensor)),
             block=block,
             flops=tracker.flops,
+            work=work,
         )
 
 
