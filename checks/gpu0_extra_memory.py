@@ -51,6 +51,20 @@ def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
     yield cuda_oom.finding(found, run, f"; {why}", _FIXES, confidence=confidence)
 
 
+def met_contexts(run: TrainingRun) -> Iterator[Finding]:
+    found = cuda_oom.of_kind(run, "contexts")
+    if found:
+        others = found[0].memory.others
+        yield cuda_oom.finding(
+            found,
+            run,
+            f"; {len(others)} other processes hold {sum(others.values()) / GIB:.1f} GiB of it, "
+            "each as much as a rank that works on another GPU and has touched this one",
+            _FIXES,
+            confidence=Confidence.LIKELY,
+        )
+
+
 def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
     found = failures.of_kind("ranks")
     if found:

@@ -48,6 +48,7 @@ NOT_LISTENING = (
     "was refused: the host is up, but no process listens: its command was not started or has "
     "ended, or a firewall rejects the connection"
 )
+LINK_LOCAL = re.compile(r"\bfe80:", re.IGNORECASE)
 OF_CONNECTING = re.compile(r"nccl|connect|socket|route|unreachable|timed out", re.IGNORECASE)
 """What a rank says that cannot reach another one."""
 FEW = 6
@@ -115,7 +116,7 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         return
     for event in log.of("nccl-connect", "no-route", "nccl-no-subnet"):
         address = event.values.get("address", "")
-        if address.startswith("fe80"):
+        if address.startswith("fe80") or LINK_LOCAL.search(event.text):
             continue  # of an interface that leads nowhere: socket-interface-wrong
         if log_events.OF_THE_WEB.search(event.text):
             continue

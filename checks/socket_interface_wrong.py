@@ -119,6 +119,15 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             confidence=Confidence.LIKELY if log.several_hosts else Confidence.POSSIBLE,
         )
         return
+    for event in log.of("nccl-connect"):
+        if event.values["address"].lower().startswith("fe80"):
+            yield log_events.finding(
+                [event],
+                "another rank gives its link-local address, which is of an interface that no "
+                "other machine reaches",
+                choose_interface("eth0"),
+            )
+            return
     for event in log.of("nccl-interfaces"):
         chosen = CHOSEN.findall(event.values["interfaces"])
         odd = [name for name, address in chosen if _leads_nowhere(name, address)]

@@ -51,6 +51,8 @@ ASYNCHRONOUS = re.compile(
 # A process with only a context and torch's kernels takes about 1 GiB
 # (https://github.com/pytorch/pytorch/issues/12873); twice that is real work.
 CONTEXT, NOTABLE = GIB, 2 * GIB
+# The contexts of equal processes differ by less.
+ALIKE = 1.1
 # The allocator frees whole unused segments before it fails, so the rest of the unused memory lies
 # between used blocks. A few per cent always do.
 IN_PIECES = 0.1
@@ -74,11 +76,20 @@ EVALUATES = re.compile(
 )
 
 Kind = Literal[
-    "ranks", "others", "loading", "state-dict", "evaluation", "pieces", "narrow", "too-much"
+    "ranks",
+    "contexts",
+    "others",
+    "loading",
+    "state-dict",
+    "evaluation",
+    "pieces",
+    "narrow",
+    "too-much",
 ]
 """The reason that memory ran out.
 
 - ranks, others: other ranks of this run, or processes outside this run, hold the memory.
+- contexts: several processes hold as little of GPU 0 as one that works on another GPU.
 - loading: a rank loads a checkpoint onto the GPU of another rank.
 - state-dict: a rank gathers a sharded model.
 - evaluation: it failed outside a training step.
@@ -219,6 +230,15 @@ def _kind(run: TrainingRun, one: RankEnding, memory: OutOfMemory) -> Kind:
     of_ranks = sum(memory.others.get(other.pid, 0) for other in neighbours)
     if of_ranks and of_ranks >= memory.missing:
         return "ranks"
+    guests = [*memory.others.values()]
+    if (
+        memory.device == 0
+        and len(guests) > 1
+        and sum(guests) >= memory.missing
+        and max(guests) <= min(NOTABLE, ALIKE * min(guests))
+    ):
+        # As much as a process holds that only touches a GPU, for each of several alike.
+        return "contexts"
     foreign = sum(memory.others.values()) + memory.unnamed
     if foreign >= max(NOTABLE, memory.missing):
         first = all(other.rank > one.rank for other in neighbours)
