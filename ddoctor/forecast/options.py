@@ -11,9 +11,9 @@ import typer
 
 from ddoctor import units
 from ddoctor.errors import DoctorError
+from ddoctor.forecast import optimizers
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
-Optimizer = Literal["adamw", "adamw-fp32", "adamw-8bit", "sgd", "adafactor"]
 Recomputed = Literal["none", "every", "selective"]
 
 
@@ -55,12 +55,12 @@ class PlanRequest:
         ),
     ] = None
     optimizer: Annotated[
-        Optimizer | None,
+        str | None,
         typer.Option(
             metavar="NAME",
-            parser=partial(_one_of, Optimizer, "--optimizer"),
-            help="adamw, adamw-fp32 (states in fp32), adamw-8bit, sgd or adafactor; "
-            "default: adamw.",
+            parser=optimizers.named,
+            help="adamw, adamw-fp32 (states in fp32), adamw-8bit, sgd, adafactor, muon, soap, any "
+            "of torch.optim, or transformers' optim=; default: adamw.",
         ),
     ] = None
     activations: Annotated[

@@ -13,7 +13,7 @@ from ddoctor.forecast import devices, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.from_run import RunBundle
-from ddoctor.forecast.options import Optimizer, PlanRequest, Precision
+from ddoctor.forecast.options import PlanRequest, Precision
 
 if TYPE_CHECKING:
     from ddoctor.forecast.model.forecasting import Forecast
@@ -96,7 +96,7 @@ def _device(wanted: PlanRequest, run: RunBundle | None) -> PlannedGpu:
 
 
 def _read(
-    wanted: PlanRequest, precision: Precision, optimizer: Optimizer
+    wanted: PlanRequest, precision: Precision, optimizer: str
 ) -> tuple[Model, Forecast | None]:
     """Return the model and its forecast; None: closed form, as it cannot run without data."""
     # These import torch.
@@ -131,7 +131,7 @@ def _read(
     return model, forecast
 
 
-def _in_numbers(wanted: PlanRequest, precision: Precision, optimizer: Optimizer) -> Model:
+def _in_numbers(wanted: PlanRequest, precision: Precision, optimizer: str) -> Model:
     parameters = units.count("--params", wanted.params or "")
     trainable = (
         parameters if wanted.trainable is None else units.count("--trainable", wanted.trainable)

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.closed_form import Model
-from ddoctor.forecast.options import Optimizer, Precision
+from ddoctor.forecast.options import Precision
 from ddoctor.memory_sweep.work import Shape, check_loss, checked, factory
 from ddoctor.memory_tracking.blocks import rows
 
@@ -117,7 +117,7 @@ class Blueprint:
             raise DoctorError(f"--sequence {wanted}: {self.name} allows at most {self.longest}")
         return wanted or min(USUAL_LENGTH, self.longest or USUAL_LENGTH)
 
-    def read(self, precision: Precision, optimizer: Optimizer) -> Model:
+    def read(self, precision: Precision, optimizer: str) -> Model:
         """Return the model in numbers, built without weights.
 
         Raises:

@@ -21,7 +21,8 @@ from ddoctor.forecast.model.blueprint import Batch, on_meta
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import Sharding, apart, own_shard, shard, units
 from ddoctor.memory_tracking.cuda import as_on_cuda
-from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracker, on_gpu
+from ddoctor.memory_tracking.log import SHARED, Peak, held
+from ddoctor.memory_tracking.tracker import ShardedTracker, Tracker, on_gpu
 
 # From the second step on, the optimizer has its states.
 STEPS = 2
@@ -126,7 +127,7 @@ def footprint(
         tracker.own = own
         with tracker:
             for _ in range(STEPS):
-                tracker.peaks.clear()
+                tracker.begin()
                 for _ in range(accumulation):
                     tracker.flops = 0
                     tracker.phase = "forward"
@@ -146,10 +147,11 @@ def footprint(
                 for parameter, part in shards:
                     parameter.grad = part.grad = None
         states = (one for state in steps.state.values() for one in state.values())
+        told = held(tracker.log, tracker.kinds)
         return Footprint(
-            peaks=tuple(tracker.peaks.values()),
-            sizes=tracker.sizes,
-            shared=frozenset(tracker.shared),
+            peaks=tuple(told.peaks.values()),
+            sizes=told.sizes,
+            shared=frozenset(told.shared),
             gradients=gradients,
             states=sum(one.nbytes for one in states if isinstance(one, Tensor)),
             block=block,
