@@ -135,7 +135,7 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         if u_type is _UpdateType.ADD:
             number = self._numbers[id(winfo)] = self._count
             self._count += 1
-            self.log.append(Entry("new", number, size, kind))
+            self.log.append(Entry("new", number, size, kind, self._modules.innermost))
         elif number is None:
             return
         elif u_type is _UpdateType.DEL:
@@ -149,7 +149,11 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
 
     def _update_peak_stats(self, peak_state: _State) -> None:
         """Skip the statistics of each module: they would make every operator visit all modules."""
-        self.log.append(Entry("operator", -1, self._own, self.phase, self._modules.innermost))
+        last = self.log[-1] if self.log else Entry("step")
+        # Where nothing has changed, there is no new peak.
+        if last.what != "operator" or last.kind != self.phase or last.size < self._own:
+            module = self._modules.innermost
+            self.log.append(Entry("operator", -1, self._own, self.phase, module))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):
