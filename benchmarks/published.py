@@ -34,9 +34,9 @@ LARGE: Mapping[str, Any] = {
     "num_hidden_layers": 24,
     "num_attention_heads": 16,
     "num_labels": 2,
-    "attn_implementation": "eager",
 }
 BERT = transformers.BertConfig(**LARGE)
+BERT._attn_implementation = "eager"
 LLAMA_7B = transformers.LlamaConfig(
     vocab_size=32_000,
     hidden_size=4096,

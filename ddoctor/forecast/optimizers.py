@@ -183,7 +183,7 @@ def named(name: str) -> str:
     """
     if name not in OPTIMIZERS:
         some = f"use one of {', '.join(USUAL)}, or a name of transformers' optim"
-        raise unknown("--optimizer", name, OPTIMIZERS, some)
+        raise unknown("optimizer", name, OPTIMIZERS, some)
     return name
 
 

@@ -15,6 +15,7 @@ from ddoctor.forecast import optimizers
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 Recomputed = Literal["none", "every", "selective"]
+Attention = Literal["eager", "sdpa", "flash"]
 
 
 def _one_of(kinds: Any, option: str, text: str) -> str:
@@ -87,6 +88,14 @@ class PlanRequest:
             help="Activation checkpointing of --model's blocks: none, every or selective.",
         ),
     ] = "none"
+    attention: Annotated[
+        Attention | None,
+        typer.Option(
+            metavar="NAME",
+            parser=partial(_one_of, Attention, "--attention"),
+            help="Attention of --model: eager, sdpa or flash; default: as transformers chooses.",
+        ),
+    ] = None
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="GPU model, e.g. h100-80 or rtx-4090.")
     ] = None

@@ -74,6 +74,10 @@ def _check(wanted: PlanRequest) -> None:
             f"and none above {LARGEST:g}"
         )
     in_numbers = wanted.model is None and wanted.workload is None
+    if wanted.attention is not None and wanted.model is None:
+        raise DoctorError("--attention goes with --model: other models define it")
+    if wanted.attention == "flash" and wanted.precision == "fp32":
+        raise DoctorError("--attention flash: its kernels take bf16 and fp16 only, not fp32")
     without = ("sequence", "checkpointing") if in_numbers else ("trainable", "layers")
     for option in without:
         if getattr(wanted, option) not in (None, "none"):
@@ -104,7 +108,7 @@ def _read(
     from ddoctor.forecast.model.forecasting import Forecast, Undecided
 
     blueprint = (
-        from_config(wanted.model)
+        from_config(wanted.model, wanted.attention)
         if wanted.model is not None
         else from_factory(wanted.workload or "", wanted.sequence)
     )

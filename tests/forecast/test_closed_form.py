@@ -65,7 +65,7 @@ def test_bytes_of_each_parameter(
     found = gigabytes(parts(model, "one-gpu", 1))
     told = (found["parameters"], found["gradients"], found["optimizer"])
     # A row and a column of a matrix are next to nothing, and so are the scales of 8 bits.
-    assert told == (weights, gradients, pytest.approx(states, rel=0.02, abs=0.01))
+    assert told == pytest.approx((weights, gradients, states), rel=0.02, abs=0.01)
 
 
 def test_what_the_optimizer_makes_in_its_step_counts_where_it_is_more_than_activations() -> None:
