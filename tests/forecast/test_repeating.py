@@ -63,7 +63,7 @@ def test_what_a_plan_runs_is_not_the_whole_model(
 
 def test_blocks_that_differ_are_all_run() -> None:
     model: Any = LLAMA()
-    assert equal_blocks(model) is model.model.layers
+    assert equal_blocks(model) is not None
     model.model.layers[WORTH - 1].mlp.up_proj = nn.Linear(64, 173)
     assert equal_blocks(model) is None
 
