@@ -11,6 +11,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from ddoctor.commands.plan import PlanOptions
 from ddoctor.commands.run import StartOptions
 from ddoctor.options import BEFORE_A_COMMAND, parse, words
 from ddoctor.probing import catalog
@@ -46,6 +47,14 @@ def test_every_command_of_the_probes_is_understood(guide: Path) -> None:
         chosen = parse(ProbeOptions, given, "probe")
         assert chosen is not None
         assert set(chosen.probes or ()) <= set(catalog.names())
+
+
+def test_every_plan_is_understood() -> None:
+    text = (README.parent / "docs/guides/plan.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^ddoctor plan ([^\n]*)", text.replace("\\\n", " "), re.MULTILINE)
+    assert commands
+    for command in commands:
+        assert parse(PlanOptions, shlex.split(command), "plan") is not None
 
 
 @pytest.mark.parametrize("page", [*GUIDES, README], ids=lambda path: path.stem)

@@ -7,7 +7,7 @@ unknown.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -19,24 +19,14 @@ from ddoctor.evidence.plan import (
     Strategy,
     Way,
 )
-from ddoctor.forecast.options import Optimizer, Precision
+from ddoctor.forecast.optimizers import OPTIMIZERS, each
+from ddoctor.forecast.options import Precision
 from ddoctor.memory_tracking.work import StepWork
 
-ON_CPU: Collection[Optimizer] = ("adamw", "adamw-fp32", "sgd", "adafactor")
-"""Optimizers whose step can run on the CPU; 8-bit kernels exist for CUDA only."""
 WEIGHT: Mapping[Precision, int] = {"fp32": 4, "bf16-mixed": 4, "fp16-mixed": 4, "bf16": 2}
 """Bytes of a parameter, and also of its gradient."""
 COMPUTING: Mapping[Precision, int] = {"fp32": 4, "bf16-mixed": 2, "fp16-mixed": 2, "bf16": 2}
 """Bytes of a parameter in the layers' computing dtype."""
-# SGD keeps its momentum; Adafactor a row and a column of each matrix.
-STATES: Mapping[Optimizer, tuple[int, int]] = {
-    "adamw": (2, 0),
-    "adamw-fp32": (0, 8),
-    "adamw-8bit": (0, 2),
-    "sgd": (1, 0),
-    "adafactor": (0, 0),
-}
-"""Optimizer states of a parameter: this many times its size, and bytes."""
 # Measured on an A100 by ml-engineering: 0.45 to 0.92 GiB for CUDA itself, and 1.45 more once
 # torch.distributed has connected to the other ranks.
 CONTEXT, LIBRARY = round(0.92 * 2**30), round(1.45 * 2**30)
@@ -56,7 +46,7 @@ class Model:
     parameters: float
     trainable: float
     precision: Precision
-    optimizer: Optimizer
+    optimizer: str
     activations: int = 0
     """Bytes of activations of one micro-batch."""
     layers: int = USUAL_LAYERS
@@ -117,17 +107,14 @@ class ClosedForm:
         shards = row.gpus if sharded else 1
         if row.strategy == "fsdp-hybrid":
             shards = min(row.gpus, GPUS_PER_HOST)
-        times, size = STATES[model.optimizer]
-        # torch's AdamW creates all updates at once (foreach, the default on CUDA).
-        adamw = model.optimizer.startswith("adamw")
-        update = model.trainable * weight / shards if adamw else 0.0
+        update = model.trainable * weight / shards if OPTIMIZERS[model.optimizer].update else 0.0
         # Autocast keeps its copies of trained parameters until the end of the forward pass; FSDP
         # casts the gathered parameters.
         casts = 0.0 if sharded or computing == weight else model.trainable * computing
         return MemoryParts(
             parameters=round(model.parameters * weight / shards),
             gradients=round(model.trainable * weight / shards),
-            optimizer=round(model.trainable * (times * weight + size) / shards),
+            optimizer=round(model.trainable * each(model.optimizer, weight) / shards),
             activations=model.activations,
             temporaries=round(max(casts, update - model.activations, 0.0)),
             communication=round(exchanged) if row.gpus > 1 else 0,
@@ -143,7 +130,7 @@ class ClosedForm:
 
     def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
         """Return the GPU memory that CPU offload saves."""
-        if row.strategy == "fsdp-offload" or self._model.optimizer not in ON_CPU:
+        if row.strategy == "fsdp-offload" or not OPTIMIZERS[self._model.optimizer].on_cpu:
             return {}
         offloaded = self.parts(replace(row, strategy="fsdp-offload"))
         return {"offload": self.parts(row).total - offloaded.total}

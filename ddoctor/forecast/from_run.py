@@ -21,7 +21,7 @@ from ddoctor.forecast import devices, exchange
 from ddoctor.forecast.closed_form import CONTEXT, USUAL_LAYERS, Model
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.measured import MeasuredStep
-from ddoctor.forecast.options import Optimizer, PlanRequest, Precision
+from ddoctor.forecast.options import PlanRequest, Precision
 
 # Dtypes of parameters and of autocast, as torch names them.
 PRECISIONS: Mapping[tuple[str, str], Precision] = {
@@ -31,7 +31,7 @@ PRECISIONS: Mapping[tuple[str, str], Precision] = {
     ("bfloat16", ""): "bf16",
     ("bfloat16", "bfloat16"): "bf16",
 }
-OPTIMIZERS: Mapping[str, Optimizer] = {
+OPTIMIZERS: Mapping[str, str] = {
     "Adam": "adamw",
     "AdamW": "adamw",
     "Adam8bit": "adamw-8bit",
@@ -45,7 +45,7 @@ SHARDED: Mapping[str, Strategy] = {
     "within-hosts": "fsdp-hybrid",
 }
 
-Kind = TypeVar("Kind", Precision, Optimizer)
+Kind = TypeVar("Kind", Precision, str)
 
 
 class RunBundle:

@@ -11,17 +11,11 @@ from ddoctor.characters import tamed
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan, PlanRow
+from ddoctor.forecast.optimizers import OPTIMIZERS
 
 NAMES = ACCELERATE, SCRIPT, ARGUMENTS = "accelerate.yaml", "launch.sh", "arguments.json"
 MIXED = {"bf16-mixed": "bf16", "fp16-mixed": "fp16"}
 """accelerate's names; without one ("no"), the layers compute in the weights' dtype."""
-# transformers/training_args.py, OptimizerNames.
-OPTIMIZERS = {
-    "adamw": "adamw_torch",
-    "adamw-8bit": "adamw_bnb_8bit",
-    "sgd": "sgd",
-    "adafactor": "adafactor",
-}
 
 Settings = Mapping[str, str | int | bool]
 
@@ -144,13 +138,15 @@ def _arguments(plan: Plan, row: PlanRow) -> Iterator[str]:
     """Yield arguments of transformers' TrainingArguments."""
     # AdamW's states are fp32 anyway, unless the weights are bf16.
     usual = plan.optimizer == "adamw-fp32" and plan.precision != "bf16"
+    # The plan may come from a bundle, which may hold any name.
+    optimizer = OPTIMIZERS.get("adamw" if usual else plan.optimizer)
     arguments = {
         "per_device_train_batch_size": plan.micro_batch,
         "gradient_accumulation_steps": row.accumulation,
         "gradient_checkpointing": plan.checkpointing != "none",
         "bf16": _mixed(plan) == "bf16",
         "fp16": _mixed(plan) == "fp16",
-        "optim": OPTIMIZERS.get("adamw" if usual else plan.optimizer),
+        "optim": optimizer.argument or None if optimizer else None,
     }
     known = {name: value for name, value in arguments.items() if value is not None}
     yield from json.dumps(known, indent=2).splitlines()

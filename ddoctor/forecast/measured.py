@@ -11,7 +11,7 @@ from ddoctor.forecast import exchange
 from ddoctor.forecast.closed_form import ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.exchange import PlannedLinks
-from ddoctor.forecast.options import Optimizer, Precision
+from ddoctor.forecast.options import Precision
 
 # The value of --params is rounded.
 ALIKE = 0.05
@@ -41,7 +41,7 @@ class MeasuredStep:
     links: PlannedLinks
     precision: Precision | None = None
     """The precision; None: not recorded."""
-    states: Optimizer | None = None
+    states: str | None = None
     """The optimizer by its states; None: not recorded, or not known."""
 
     @property

@@ -11,10 +11,11 @@ import typer
 
 from ddoctor import units
 from ddoctor.errors import DoctorError
+from ddoctor.forecast import optimizers
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
-Optimizer = Literal["adamw", "adamw-fp32", "adamw-8bit", "sgd", "adafactor"]
 Recomputed = Literal["none", "every", "selective"]
+Attention = Literal["eager", "sdpa", "flash"]
 
 
 def _one_of(kinds: Any, option: str, text: str) -> str:
@@ -55,12 +56,12 @@ class PlanRequest:
         ),
     ] = None
     optimizer: Annotated[
-        Optimizer | None,
+        str | None,
         typer.Option(
             metavar="NAME",
-            parser=partial(_one_of, Optimizer, "--optimizer"),
-            help="adamw, adamw-fp32 (states in fp32), adamw-8bit, sgd or adafactor; "
-            "default: adamw.",
+            parser=optimizers.named,
+            help="adamw, adamw-fp32 (states in fp32), adamw-8bit, sgd, adafactor, muon, soap, any "
+            "of torch.optim, or transformers' optim=; default: adamw.",
         ),
     ] = None
     activations: Annotated[
@@ -87,6 +88,14 @@ class PlanRequest:
             help="Activation checkpointing of --model's blocks: none, every or selective.",
         ),
     ] = "none"
+    attention: Annotated[
+        Attention | None,
+        typer.Option(
+            metavar="NAME",
+            parser=partial(_one_of, Attention, "--attention"),
+            help="Attention of --model: eager, sdpa or flash; default: as transformers chooses.",
+        ),
+    ] = None
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="GPU model, e.g. h100-80 or rtx-4090.")
     ] = None

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Fit, Plan, PlanRow, Schedule, StepTime, Strategy
 from ddoctor.forecast import timing
-from ddoctor.forecast.closed_form import COMPUTING, ON_CPU, WEIGHT, ClosedForm, ForecastRow, Model
+from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, ClosedForm, ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.measured import MeasuredStep
+from ddoctor.forecast.optimizers import OPTIMIZERS
 from ddoctor.forecast.options import PlanRequest
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def _rows(
             ]
             found = [row(way) for way in ways]
             yield from found
-            if model.optimizer in ON_CPU and all(one.fit == "too-much" for one in found):
+            if OPTIMIZERS[model.optimizer].on_cpu and all(one.fit == "too-much" for one in found):
                 yield row(replace(ways[-1], strategy=OFFLOADED))
 
 

@@ -13,7 +13,7 @@ from ddoctor.forecast import devices, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.from_run import RunBundle
-from ddoctor.forecast.options import Optimizer, PlanRequest, Precision
+from ddoctor.forecast.options import PlanRequest, Precision
 
 if TYPE_CHECKING:
     from ddoctor.forecast.model.forecasting import Forecast
@@ -74,6 +74,10 @@ def _check(wanted: PlanRequest) -> None:
             f"and none above {LARGEST:g}"
         )
     in_numbers = wanted.model is None and wanted.workload is None
+    if wanted.attention is not None and wanted.model is None:
+        raise DoctorError("--attention goes with --model: other models define it")
+    if wanted.attention == "flash" and wanted.precision == "fp32":
+        raise DoctorError("--attention flash: its kernels take bf16 and fp16 only, not fp32")
     without = ("sequence", "checkpointing") if in_numbers else ("trainable", "layers")
     for option in without:
         if getattr(wanted, option) not in (None, "none"):
@@ -96,7 +100,7 @@ def _device(wanted: PlanRequest, run: RunBundle | None) -> PlannedGpu:
 
 
 def _read(
-    wanted: PlanRequest, precision: Precision, optimizer: Optimizer
+    wanted: PlanRequest, precision: Precision, optimizer: str
 ) -> tuple[Model, Forecast | None]:
     """Return the model and its forecast; None: closed form, as it cannot run without data."""
     # These import torch.
@@ -104,7 +108,7 @@ def _read(
     from ddoctor.forecast.model.forecasting import Forecast, Undecided
 
     blueprint = (
-        from_config(wanted.model)
+        from_config(wanted.model, wanted.attention)
         if wanted.model is not None
         else from_factory(wanted.workload or "", wanted.sequence)
     )
@@ -131,7 +135,7 @@ def _read(
     return model, forecast
 
 
-def _in_numbers(wanted: PlanRequest, precision: Precision, optimizer: Optimizer) -> Model:
+def _in_numbers(wanted: PlanRequest, precision: Precision, optimizer: str) -> Model:
     parameters = units.count("--params", wanted.params or "")
     trainable = (
         parameters if wanted.trainable is None else units.count("--trainable", wanted.trainable)

@@ -1,10 +1,9 @@
-"""torch's memory tracker, extended by the moment of the peak and memory outside of tensors."""
+"""torch's memory tracker, extended by a log of all that happens and memory outside of tensors."""
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +12,6 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import register_multi_grad_hook
 from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 from torch.distributed._tools.mem_tracker import (
-    _TOTAL_KEY,
     MemTracker,
     _RefType,
     _State,
@@ -28,8 +26,10 @@ from torch.utils.hooks import RemovableHandle
 
 from ddoctor.memory_tracking import cuda, replacements
 from ddoctor.memory_tracking.counting import WorkCounter
+from ddoctor.memory_tracking.log import Entry
 
 DEVICE = torch.ops.prim.device.default
+VALUE = torch.ops.aten._local_scalar_dense.default
 # CPU attention is a separate operator, for which torch has no formula; for the grouped product it
 # has none at all.
 FORMULAS = {
@@ -42,36 +42,11 @@ FORMULAS = {
     ],
     replacements.GROUPED: replacements.grouped_flops,
 }
-# torch's names of the memory that shrinks with the number of ranks. Optimizer states and the
-# temporaries of its step have one name.
-SHARED = ("Sharded Param", "Sharded Grad", "OptState")
 
 
 def on_gpu(func: Any, args: Sequence[Any]) -> int:
     """Return the bytes that a call needs on a GPU besides its outputs."""
     return cuda.own(func, args) + replacements.own(func, args)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peak:
-    """The memory at the peak of one phase of the step, in bytes."""
-
-    phase: str
-    """forward, backward or optimizer."""
-    module: str
-    """The module of the last operator before it."""
-    parts: Mapping[str, int]
-    """By torch's names: Parameter, Buffer, Gradient, Activation, Temp, Optstate, Other; under FSDP
-    Sharded Param, Unsharded Param, All Gather, Reduce Scatter, Inputs, …"""
-    logits: Mapping[str, int]
-    """Of these parts, the tensors with as many elements as the logits."""
-    operators: int
-    """Workspace of the operator at the peak."""
-
-    @property
-    def total(self) -> int:
-        """Return total bytes, as the allocator counts them."""
-        return sum(self.parts.values()) + self.operators
 
 
 class _Modules(ModTracker):
@@ -121,12 +96,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         self._modules = self._mod_tracker = _Modules()
         self.phase = ""
         """The current phase of the step, set by the caller."""
-        self.peaks: dict[str, Peak] = {}
-        """The peaks by phase."""
-        self.sizes: list[tuple[int, int]] = []
-        """The allocations, as input of `ddoctor.forecast.allocator.replay`."""
-        self.shared: set[int] = set()
-        """The allocations that shrink with the number of ranks."""
+        self.log: list[Entry] = []
+        """What happened so far."""
         self.flops = 0
         """FLOPs of all matrix products, convolutions and attention so far."""
         self.work: WorkCounter | None = None
@@ -136,52 +107,63 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         self.logits: tuple[int, int] | None = None
         """Number of elements of the model's logits, and of those of one label; None: no logits."""
         self._numbers: dict[int, int] = {}
-        self._alike: dict[int, _WeakRefInfo] = {}
+        self._count = 0
+        self._alike: set[int] = set()
         self._own = 0
+
+    @property
+    def kinds(self) -> Sequence[str]:
+        """Return torch's names of the kinds of memory."""
+        return [kind.value for kind in self._ref_class]
+
+    def begin(self) -> None:
+        """Begin a step: only the peaks of the last one count."""
+        self.log.append(Entry("step"))
 
     def _track(self, reftype: _RefType, t: Tensor) -> None:
         super()._track(reftype, t)
         if self.logits is not None and t.dim() and (t.numel(), t.shape[-1]) == self.logits:
             info, _ = self._WINFO[t.untyped_storage()]
-            self._alike[id(info)] = info
+            number = self._numbers.get(id(info))
+            if number is not None and number not in self._alike:
+                self._alike.add(number)
+                self.log.append(Entry("logits", number))
 
     def _update_snap(
         self, u_type: _UpdateType, winfo: _WeakRefInfo, *args: Any, **more: Any
     ) -> None:
         super()._update_snap(u_type, winfo, *args, **more)
-        if u_type is _UpdateType.ADD:
-            self._numbers[id(winfo)] = len(self.sizes)
+        kind, size = winfo.reftype.value, winfo.mem_consumed
         number = self._numbers.get(id(winfo))
-        if number is None:
+        if u_type is _UpdateType.ADD:
+            number = self._numbers[id(winfo)] = self._count
+            self._count += 1
+            self.log.append(Entry("new", number, size, kind, self._modules.innermost))
+        elif number is None:
             return
-        if winfo.reftype.value in SHARED:
-            self.shared.add(number)
-        if u_type is _UpdateType.DEL:
-            self._alike.pop(id(winfo), None)
-        if u_type is not _UpdateType.REF:
-            self.sizes.append((number, 0 if u_type is _UpdateType.DEL else winfo.mem_consumed))
+        elif u_type is _UpdateType.DEL:
+            self._alike.discard(number)
+            del self._numbers[id(winfo)]
+            self.log.append(Entry("free", number))
+        elif u_type is _UpdateType.REF:
+            self.log.append(Entry("kind", number, 0, kind))
+        else:
+            self.log.append(Entry("size", number, size))
 
     def _update_peak_stats(self, peak_state: _State) -> None:
         """Skip the statistics of each module: they would make every operator visit all modules."""
-        for now in self._curr_mem_snap.values():
-            known = self.peaks.get(self.phase)
-            if known is None or known.total < now[_TOTAL_KEY] + self._own:
-                logits = Counter[str]()
-                for one in self._alike.values():
-                    logits[one.reftype.value] += one.mem_consumed
-                self.peaks[self.phase] = Peak(
-                    phase=self.phase,
-                    module=self._modules.innermost,
-                    parts={
-                        kind.value: size for kind, size in now.items() if isinstance(kind, _RefType)
-                    },
-                    logits=logits,
-                    operators=self._own,
-                )
+        last = self.log[-1] if self.log else Entry("step")
+        # Where nothing has changed, there is no new peak.
+        if last.what != "operator" or last.kind != self.phase or last.size < self._own:
+            module = self._modules.innermost
+            self.log.append(Entry("operator", -1, self._own, self.phase, module))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # more than half of all calls
+        if func is VALUE and self.phase == "optimizer" and args[0].constant is None:
+            # A step scales its update by norms, whatever they are: the memory is the same.
+            return 1.0 if args[0].is_floating_point() else 1
         self._own = self.own(func, args)
         run = replacements.REPLACED.get(func, func)
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 Kind = Literal["product", "attention", "other", "view"]
@@ -48,6 +48,17 @@ class StepWork:
     tensors: int
     """Number of gradients."""
 
+    def deeper(self, longer: StepWork, blocks: int) -> StepWork:
+        """Return the work of a model that is deeper by a number of blocks; ``longer`` has one more."""
+        return StepWork(
+            phases={
+                phase: _grown(short, longer.phases[phase], blocks)
+                for phase, short in self.phases.items()
+            },
+            gradients=self.gradients + blocks * (longer.gradients - self.gradients),
+            tensors=self.tensors + blocks * (longer.tensors - self.tensors),
+        )
+
     @property
     def flops(self) -> int:
         """Return FLOPs of the forward and the backward pass."""
@@ -57,3 +68,27 @@ class StepWork:
             if phase != "optimizer"
             for one, count in operators.items()
         )
+
+
+def _grown(short: Counter[Operator], longer: Counter[Operator], blocks: int) -> Counter[Operator]:
+    """Return the operators of a model that is deeper by a number of blocks.
+
+    Of most, a block adds a number. Those on all parameters at once grow.
+    """
+    found, gone, added = short & longer, short - longer, longer - short
+    for one in _largest(gone):
+        larger = next((other for other in _largest(added) if other.half == one.half), None)
+        if larger is None:
+            found[one] += 1
+            continue
+        added -= Counter([larger])
+        moved = one.moved + blocks * (larger.moved - one.moved)
+        kernels = round(larger.kernels * moved / max(1, larger.moved))
+        found[replace(larger, moved=moved, kernels=max(1, kernels))] += 1
+    for one, count in added.items():
+        found[one] += blocks * count
+    return found
+
+
+def _largest(operators: Counter[Operator]) -> list[Operator]:
+    return sorted(operators.elements(), key=lambda one: one.moved, reverse=True)

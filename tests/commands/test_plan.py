@@ -241,7 +241,11 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
         (("--params", "1B", "--device-memory", "24"), "24GiB"),
         (("--params", "1B", "--gpu", "h100", "--trainable", "2B"), "has only 1B"),
         (("--params", "1B", "--gpu", "h100", "--precision", "int4"), "bf16-mixed"),
-        (("--params", "1B", "--gpu", "h100", "--optimizer", "lion"), "adafactor"),
+        (
+            ("--params", "1B", "--gpu", "h100", "--optimizer", "lion_16bit"),
+            "did you mean 'lion_8bit'",
+        ),
+        (("--params", "1B", "--gpu", "h100", "--optimizer", "xyz"), "adafactor, muon, or a name"),
         (("--params", "1B", "--gpu", "h100", "--gpus", "2,0"), "whole number"),
         (("--params", "1B", "--gpu", "h100", "--samples", "9"), "--micro-batch"),
         (("--params", "1B", "--gpu", "h100", "--epochs", "0"), "--epochs"),
@@ -250,6 +254,15 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
         (("--params", "1B", "--gpu", "h100", "--epochs", "nan"), "--epochs and --step must be"),
         (("--params", "1B", "--gpu", "h100", "--step", "1", "--measured", "x"), "in one way"),
         (("--params", "1B", "--gpu", "h100", "--measured", "/no/run.json"), "cannot read /no/run"),
+        (
+            ("--params", "1B", "--gpu", "h100", "--attention", "sdpa"),
+            "--attention goes with --model",
+        ),
+        (("--params", "1B", "--gpu", "h100", "--attention", "fast"), "eager, sdpa, flash"),
+        (
+            ("--model", "x", "--gpu", "h100", "--attention", "flash", "--precision", "fp32"),
+            "not fp32",
+        ),
         (("--params", "1B", "--gpu", "h100", "--force"), "--force goes with --write"),
     ],
 )

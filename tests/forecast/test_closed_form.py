@@ -8,7 +8,7 @@ import pytest
 
 from ddoctor.evidence.plan import MemoryParts, Strategy
 from ddoctor.forecast.closed_form import ClosedForm, ForecastRow, Model
-from ddoctor.forecast.options import Optimizer, Precision
+from ddoctor.forecast.options import Precision
 
 GB = 10**9
 WHOLE = Model(parameters=4.4e9, trainable=4.4e9, precision="bf16", optimizer="adamw-fp32")
@@ -59,12 +59,13 @@ def test_where_only_adapters_are_trained() -> None:
     ],
 )
 def test_bytes_of_each_parameter(
-    precision: Precision, optimizer: Optimizer, weights: int, gradients: int, states: int
+    precision: Precision, optimizer: str, weights: int, gradients: int, states: int
 ) -> None:
     model = Model(parameters=1e9, trainable=1e9, precision=precision, optimizer=optimizer)
     found = gigabytes(parts(model, "one-gpu", 1))
     told = (found["parameters"], found["gradients"], found["optimizer"])
-    assert told == (weights, gradients, states)
+    # A row and a column of a matrix are next to nothing, and so are the scales of 8 bits.
+    assert told == pytest.approx((weights, gradients, states), rel=0.02, abs=0.01)
 
 
 def test_what_the_optimizer_makes_in_its_step_counts_where_it_is_more_than_activations() -> None:

@@ -10,7 +10,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Plan, PlanRow
 from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.devices import PlannedGpu, find
-from ddoctor.forecast.options import Optimizer, PlanRequest
+from ddoctor.forecast.options import PlanRequest
 from ddoctor.forecast.planning import accumulated, plan, schedule
 
 GB = 10**9
@@ -118,7 +118,7 @@ def test_where_nothing_else_fits_the_host_keeps_what_is_sharded() -> None:
 
 
 @pytest.mark.parametrize(("memory", "optimizer"), [(40, "adamw-fp32"), (24, "adamw-8bit")])
-def test_no_row_on_the_cpu(memory: int, optimizer: Optimizer) -> None:
+def test_no_row_on_the_cpu(memory: int, optimizer: str) -> None:
     """Sharded over two it fits, if tightly; the kernels of 8 bits are CUDA's."""
     kind = dataclasses.replace(model(), optimizer=optimizer)
     found = plan(kind, PlannedGpu(name="small", memory=memory * GB), (2,), PlanRequest())

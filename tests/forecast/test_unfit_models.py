@@ -57,7 +57,7 @@ def test_a_model_without_a_loss() -> None:
 
 def test_a_fault_of_our_own_is_not_said_to_be_the_model_s(tmp_path: Path) -> None:
     known = forecast(written(tmp_path))
-    unknown = dataclasses.replace(known, optimizer="lion")  # type: ignore[arg-type]
+    unknown = dataclasses.replace(known, optimizer="lion")
     with pytest.raises(KeyError, match="lion"):
         unknown.parts(ONE)
 

@@ -19,7 +19,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.closed_form import Model
-from ddoctor.forecast.options import Optimizer, Precision
+from ddoctor.forecast.options import Attention, Precision
 from ddoctor.memory_sweep.work import Shape, check_loss, checked, factory
 from ddoctor.memory_tracking.blocks import rows
 
@@ -117,7 +117,7 @@ class Blueprint:
             raise DoctorError(f"--sequence {wanted}: {self.name} allows at most {self.longest}")
         return wanted or min(USUAL_LENGTH, self.longest or USUAL_LENGTH)
 
-    def read(self, precision: Precision, optimizer: Optimizer) -> Model:
+    def read(self, precision: Precision, optimizer: str) -> Model:
         """Return the model in numbers, built without weights.
 
         Raises:
@@ -141,8 +141,11 @@ class Blueprint:
         )
 
 
-def from_config(source: str) -> Blueprint:
+def from_config(source: str, attention: Attention | None = None) -> Blueprint:
     """Return the model of a Hugging Face config file, its folder, or a model name on the Hub.
+
+    ``attention``: None: as transformers chooses, which is sdpa if the model has it. The kernels of
+    flash attention keep what sdpa keeps, which chooses the same ones.
 
     Raises:
         DoctorError: it cannot be read, names no architecture, or ddoctor cannot make its input.
@@ -161,6 +164,8 @@ def from_config(source: str) -> Blueprint:
     except Exception as error:  # each kind of config validates itself and raises any type
         raise DoctorError(f"--model {source}: {said(error)}") from None
     _check_counts(source, config.to_dict())
+    if attention is not None:
+        config._attn_implementation = "eager" if attention == "eager" else "sdpa"
     given = getattr(config, "architectures", None)
     names = map(str, given if isinstance(given, list) else ())
     found = (getattr(transformers, name, None) for name in names)
@@ -179,7 +184,9 @@ def from_config(source: str) -> Blueprint:
     if longest is not None and not (isinstance(longest, int) and longest > 0):
         raise DoctorError(f"--model {source}: its longest sequence is no number above 0: {longest}")
     return Blueprint(
-        name=kind.__name__ + (" (on text alone)" if deaf else ""),
+        name=kind.__name__
+        + (" (on text alone)" if deaf else "")
+        + (f" with {attention} attention" if attention else ""),
         build=lambda: kind(config),
         batch=_feeder(source, kind, config),
         longest=longest,

@@ -19,12 +19,13 @@ from torch._subclasses.fake_tensor import (
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
-from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, ON_CPU, ForecastRow
+from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, ForecastRow
+from ddoctor.forecast.model import optimizers
 from ddoctor.forecast.model.blueprint import Blueprint, said
-from ddoctor.forecast.model.optimizers import FACTORIES
 from ddoctor.forecast.model.sharding import Sharding
 from ddoctor.forecast.model.step import Footprint, footprint
-from ddoctor.forecast.options import Optimizer, Precision
+from ddoctor.forecast.optimizers import OPTIMIZERS
+from ddoctor.forecast.options import Precision
 from ddoctor.memory_tracking.work import StepWork
 
 # aten/src/ATen/cuda/CublasHandlePool.cpp: the cuBLAS workspace from torch's allocator on Hopper;
@@ -56,7 +57,7 @@ class Forecast:
 
     blueprint: Blueprint
     precision: Precision
-    optimizer: Optimizer
+    optimizer: str
     samples: int
     length: int
     checkpointing: Checkpointing = "none"
@@ -159,11 +160,11 @@ class Forecast:
             others["smaller batch"] = replace(self, samples=self.samples // 2)
         if self.checkpointing != "every":
             others["checkpointing"] = replace(self, checkpointing="every")
-        if self.optimizer in ("adamw", "adamw-fp32"):
+        if self.optimizer in ("adamw", "adamw-fp32", "adamw_torch"):
             others["8 bits"] = replace(self, optimizer="adamw-8bit")
         now = self.parts(row).total
         saved = {name: now - one.parts(row).total for name, one in others.items()}
-        if row.strategy != "fsdp-offload" and self.optimizer in ON_CPU:
+        if row.strategy != "fsdp-offload" and OPTIMIZERS[self.optimizer].on_cpu:
             saved["offload"] = now - self.parts(replace(row, strategy="fsdp-offload")).total
         return saved
 
@@ -213,7 +214,7 @@ class Forecast:
             self._steps[key] = footprint(
                 self._build,
                 partial(self.blueprint.batch, self.samples, self.length),
-                FACTORIES[self.optimizer],
+                partial(optimizers.made, self.optimizer),
                 autocast=self._computing,
                 sharding=sharding,
                 checkpointing=self.checkpointing,

@@ -2,56 +2,72 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import nn
+from torch.optim import AdamW, Muon, Optimizer
 
-from ddoctor.forecast import options
-
-Factory = Callable[[list[nn.Parameter]], Optimizer]
-# bitsandbytes/optim/optimizer.py: smaller tensors keep fp32 (min_8bit_size); of others, each
-# block of 256 has a scale.
-LEAST_OF_8_BITS, BLOCK = 4096, 256
+from ddoctor.forecast.optimizers import OPTIMIZERS, Keeps
 
 
-class InPlace(Optimizer):
-    """An optimizer that updates parameters and states in place, and needs no other memory."""
+class ByShape(Optimizer):
+    """An optimizer whose states follow from the shapes; it updates parameters in place."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter], make: Callable[[Tensor], Any]) -> None:
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], keeps: Keeps, *, update: bool = False
+    ) -> None:
+        """Take the states of each parameter, and whether a step makes all updates at once."""
         super().__init__(parameters, {})
-        self._make = make
+        self._keeps, self._update = keeps, update
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        """Create the states the first time; compute nothing."""
+        """Create the states the first time, and what a step makes; compute nothing."""
+        made = []
         for group in self.param_groups:
             for one in group["params"]:
-                if one.grad is not None and not self.state[one]:
-                    self.state[one].update(self._make(one))
+                if one.grad is None:
+                    continue
+                if one not in self.state:
+                    sizes = self._keeps(one.shape, one.itemsize)
+                    new = one.new_empty
+                    self.state[one] = {
+                        str(number): new(size, dtype=torch.uint8)
+                        for number, size in enumerate(sizes)
+                    }
+                if self._update:
+                    made.append(torch.empty_like(one))
 
 
-def _floats(parameter: Tensor) -> dict[str, Tensor]:
-    like = partial(torch.zeros_like, parameter, dtype=torch.float32)
-    return {"exp_avg": like(), "exp_avg_sq": like()}
+class MuonAndAdamW(Optimizer):
+    """torch's Muon for matrices, and AdamW for all others, as Muon's documentation says."""
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        whole = list(parameters)
+        super().__init__(whole, {})
+        matrices = [one for one in whole if one.dim() == 2]
+        others = [one for one in whole if one.dim() != 2]
+        self._parts: list[Optimizer] = []
+        if matrices:
+            self._parts.append(Muon(matrices))
+        if others:
+            self._parts.append(AdamW(others, foreach=True))
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        """Step both."""
+        for one in self._parts:
+            one.step()
+            self.state.update(one.state)
 
 
-def _bytes(parameter: Tensor) -> dict[str, Tensor]:
-    if parameter.numel() < LEAST_OF_8_BITS:
-        return _floats(parameter)
-    states = {name: torch.zeros_like(parameter, dtype=torch.uint8) for name in ("1", "2")}
-    blocks = -(-parameter.numel() // BLOCK)
-    return states | {f"scale {name}": torch.zeros(blocks) for name in ("1", "2")}
-
-
-FACTORIES: Mapping[options.Optimizer, Factory] = {
-    "adamw": partial(torch.optim.AdamW, lr=1e-4, foreach=True),
-    "adamw-fp32": partial(InPlace, make=_floats),
-    "adamw-8bit": partial(InPlace, make=_bytes),
-    "sgd": partial(torch.optim.SGD, lr=0.1, momentum=0.9, foreach=True),
-    "adafactor": partial(torch.optim.Adafactor, lr=1e-2),
-}
-"""The optimizers as on CUDA, where a step updates all parameters at once (foreach)."""
+def made(name: str, parameters: list[nn.Parameter]) -> Optimizer:
+    """Return the optimizer with this name of the table."""
+    kind = OPTIMIZERS[name]
+    if kind.torch == "Muon":
+        return MuonAndAdamW(parameters)
+    if not kind.torch:
+        return ByShape(parameters, kind.keeps, update=kind.update)
+    found: Optimizer = getattr(torch.optim, kind.torch)(parameters, **kind.settings)
+    return found

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,10 +20,12 @@ from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch, on_meta
 from ddoctor.forecast.model.recomputing import recompute
+from ddoctor.forecast.model.repeating import DEPTHS, FEWEST, deeper, equal_blocks
 from ddoctor.forecast.model.sharding import Sharding, apart, own_shard, shard, units
 from ddoctor.memory_tracking.counting import WorkCounter
 from ddoctor.memory_tracking.cuda import as_on_cuda
-from ddoctor.memory_tracking.tracker import SHARED, Peak, ShardedTracker, Tracker, on_gpu
+from ddoctor.memory_tracking.log import SHARED, Entry, Peak, held, ordered
+from ddoctor.memory_tracking.tracker import ShardedTracker, Tracker, on_gpu
 from ddoctor.memory_tracking.work import StepWork
 
 # From the second step on, the optimizer has its states.
@@ -118,7 +121,88 @@ def footprint(
     gradients = sum(one.nbytes for one in model.parameters() if one.requires_grad)
     *rows, (_, whole) = units(model)
     block = max((size for _, size in rows), default=whole)
-    with _quiet(), _unpacked(), kernels(), apart(sharding) as mesh, FakeTensorMode():
+
+    def run(model: nn.Module) -> _Run:
+        with kernels():
+            return _run(
+                model, batch, optimizer, own, autocast, sharding, checkpointing, accumulation
+            )
+
+    found = _with_fewer_blocks(model, build, run) or run(model)
+    told = held(found.log, found.kinds)
+    return Footprint(
+        peaks=tuple(told.peaks.values()),
+        sizes=told.sizes,
+        shared=frozenset(told.shared),
+        gradients=gradients,
+        states=found.states,
+        block=block,
+        flops=found.flops,
+        work=found.work,
+    )
+
+
+class _Run(NamedTuple):
+    """What a run of all steps gives."""
+
+    log: Sequence[Entry]
+    kinds: Sequence[str]
+    """torch's names of the kinds of memory."""
+    states: int
+    """Bytes of optimizer states."""
+    flops: int
+    """Of one micro-batch."""
+    work: StepWork | None
+    """Of a model on one GPU, without accumulation."""
+
+
+def _with_fewer_blocks(
+    model: nn.Module, build: Callable[[], nn.Module], run: Callable[[nn.Module], _Run]
+) -> _Run | None:
+    """Return what a run of the model would give, by runs with few of its blocks.
+
+    None: its blocks differ, or the runs do not tell.
+    """
+    row = equal_blocks(model)
+    if row is None:
+        return None
+    runs = []
+    for depth in DEPTHS:
+        shorter = on_meta(build)
+        blocks = equal_blocks(shorter)
+        if blocks is None:
+            return None
+        del blocks[depth:]
+        try:
+            runs.append(run(shorter))
+        except DoctorError:
+            raise
+        except Exception:  # the model's own code may count its blocks
+            return None
+    log = deeper([one.log for one in runs], len(row))
+    if log is None:
+        return None
+    short, middle, _ = runs
+    more = len(row) - FEWEST
+    return short._replace(
+        log=log,
+        states=short.states + more * (middle.states - short.states),
+        flops=short.flops + more * (middle.flops - short.flops),
+        work=short.work.deeper(middle.work, more) if short.work and middle.work else None,
+    )
+
+
+def _run(
+    model: nn.Module,
+    batch: Callable[[], Batch],
+    optimizer: Optimizer,
+    own: Callable[[Any, Sequence[Any]], int],
+    autocast: torch.dtype | None,
+    sharding: Sharding | None,
+    checkpointing: Checkpointing,
+    accumulation: int,
+) -> _Run:
+    with _quiet(), _unpacked(), _without_collector(), apart(sharding) as mesh, FakeTensorMode():
         _as_fake(model)
         recompute(model, checkpointing)
         if sharding is not None and mesh is not None:
@@ -131,7 +215,7 @@ def footprint(
         tracker.own = own
         with tracker:
             for number in range(STEPS):
-                tracker.peaks.clear()
+                tracker.begin()
                 if number == STEPS - 1 and sharding is None and accumulation == 1:
                     tracker.work = WorkCounter()
                 for _ in range(accumulation):
@@ -154,18 +238,29 @@ def footprint(
                     parameter.grad = part.grad = None
         work = None
         if tracker.work is not None:
+            gradients = sum(one.nbytes for one, _ in shards)
             work = StepWork(phases=tracker.work.phases, gradients=gradients, tensors=len(shards))
         states = (one for state in steps.state.values() for one in state.values())
-        return Footprint(
-            peaks=tuple(tracker.peaks.values()),
-            sizes=tracker.sizes,
-            shared=frozenset(tracker.shared),
-            gradients=gradients,
+        return _Run(
+            log=tuple(ordered(tracker.log)),  # it goes on while the model is freed
+            kinds=tracker.kinds,
             states=sum(one.nbytes for one in states if isinstance(one, Tensor)),
-            block=block,
             flops=tracker.flops,
             work=work,
         )
+
+
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """Let Python free cycles between steps only, so that the same step gives the same log."""
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager

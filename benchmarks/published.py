@@ -1,0 +1,177 @@
+"""The forecast beside published measurements of GPU memory: nobody tuned it to them.
+
+Each row is a measurement whose configuration is fully said, with the published hyper-parameters
+written out. Sources: transformers' documentation (perf_train_gpu_one, 2022: eager attention, a
+V100 with 16 GB), torchtitan's pull request 165 (H100, 95.04 GiB), torchtune's README (A100 with
+80 GB). What is left out: rows with torch.compile, and sizes of batches that fit.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from statistics import median
+from typing import Any, Literal
+
+import torch  # noqa: TID253
+import transformers  # noqa: TID253
+
+from ddoctor.evidence.plan import Checkpointing, Strategy
+from ddoctor.forecast.closed_form import ForecastRow
+from ddoctor.forecast.model.blueprint import Blueprint
+from ddoctor.forecast.model.forecasting import Forecast
+from ddoctor.forecast.options import Precision
+
+MIB, GIB = 2**20, 2**30
+TITAN = 95.04
+LARGE: Mapping[str, Any] = {
+    "vocab_size": 30_522,
+    "hidden_size": 1024,
+    "intermediate_size": 4096,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "num_labels": 2,
+}
+BERT = transformers.BertConfig(**LARGE)
+BERT._attn_implementation = "eager"
+LLAMA_7B = transformers.LlamaConfig(
+    vocab_size=32_000,
+    hidden_size=4096,
+    intermediate_size=11_008,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+)
+LLAMA_3B = transformers.LlamaConfig(
+    vocab_size=128_256,
+    hidden_size=3072,
+    intermediate_size=8192,
+    num_hidden_layers=28,
+    num_attention_heads=24,
+    num_key_value_heads=8,
+    head_dim=128,
+    tie_word_embeddings=True,
+)
+BUILDS: Mapping[str, Callable[[], Any]] = {
+    "bert-large": partial(transformers.BertForSequenceClassification, BERT),
+    "llama 7B": partial(transformers.LlamaForCausalLM, LLAMA_7B),
+    "llama 3.2 3B": partial(transformers.LlamaForCausalLM, LLAMA_3B),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Published:
+    """A measurement, and what was trained."""
+
+    model: str
+    measured: float
+    """GiB on each GPU."""
+    kind: Literal["allocated", "reserved", "nvidia-smi"]
+    """allocated or reserved: by torch's allocator; nvidia-smi: with the CUDA context."""
+    samples: int
+    length: int
+    precision: Precision
+    optimizer: str = "adamw"
+    checkpointing: Checkpointing = "none"
+    accumulation: int = 1
+    strategy: Strategy = "one-gpu"
+    gpus: int = 1
+
+
+def _bert(mebibytes: int, samples: int, precision: Precision = "fp32", **more: Any) -> Published:
+    return Published(
+        model="bert-large",
+        measured=mebibytes / 1024,
+        kind="nvidia-smi",
+        samples=samples,
+        length=512,
+        precision=precision,
+        accumulation=4 // samples,
+        **more,
+    )
+
+
+def _titan(share: float, **more: Any) -> Published:
+    return Published(
+        model="llama 7B",
+        measured=share * TITAN,
+        samples=8,
+        length=2048,
+        precision="bf16-mixed",
+        strategy="fsdp",
+        gpus=8,
+        **more,
+    )
+
+
+PUBLISHED = (
+    _bert(14_949, 4),
+    _bert(8_681, 1),
+    _bert(6_775, 1, checkpointing="every"),
+    _bert(13_939, 4, "fp16-mixed"),
+    _bert(7_275, 1, "fp16-mixed", checkpointing="every"),
+    _bert(12_295, 4, optimizer="adafactor"),
+    _bert(4_847, 1, "fp16-mixed", checkpointing="every", optimizer="adafactor"),
+    _bert(13_085, 4, optimizer="adamw_bnb_8bit"),
+    _bert(5_363, 1, "fp16-mixed", checkpointing="every", optimizer="adamw_bnb_8bit"),
+    _titan(0.2392, kind="allocated", checkpointing="every"),
+    _titan(0.3264, kind="reserved", checkpointing="every"),
+    _titan(0.5213, kind="allocated", checkpointing="selective"),
+    _titan(0.6251, kind="reserved", checkpointing="selective"),
+    Published(
+        model="llama 3.2 3B",
+        measured=60.0,
+        kind="allocated",
+        samples=2,
+        length=4096,
+        precision="bf16",
+    ),
+)
+
+
+def main() -> int:
+    """Forecast each row, and say how far off it is."""
+    warnings.simplefilter("ignore")
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    errors = []
+    for one in PUBLISHED:
+        told = forecast(one)
+        errors.append(told / one.measured - 1)
+        print(
+            f"{one.model:14}{one.samples}x{one.length} {one.precision:11}{one.optimizer:15}"
+            f"{one.checkpointing:10}{one.accumulation} micro-batches, {one.strategy} on {one.gpus}"
+            f"{one.kind:>12} {one.measured:6.2f} GiB, forecast {told:6.2f}, {errors[-1]:+.1%}",
+            flush=True,
+        )
+    usual, worst = median(map(abs, errors)), max(map(abs, errors))
+    print(f"off by {usual:.1%} in the median, {worst:.1%} at worst, of {len(errors)}")
+    return 0
+
+
+def forecast(one: Published) -> float:
+    """Return the forecast of what was measured, in GiB."""
+    sentences = one.model == "bert-large"
+
+    def batch(samples: int, length: int) -> Mapping[str, torch.Tensor]:
+        ids = torch.zeros(samples, length, dtype=torch.long)
+        labels = torch.zeros(samples, dtype=torch.long) if sentences else ids.clone()
+        return {"input_ids": ids, "labels": labels}
+
+    made = Forecast(
+        blueprint=Blueprint(name=one.model, build=BUILDS[one.model], batch=batch),
+        precision=one.precision,
+        optimizer=one.optimizer,
+        samples=one.samples,
+        length=one.length,
+        checkpointing=one.checkpointing,
+    )
+    row = ForecastRow(strategy=one.strategy, gpus=one.gpus, accumulation=one.accumulation)
+    parts = made.parts(row)
+    beside = {"allocated": parts.context + parts.unused, "reserved": parts.context}
+    return (parts.total - beside.get(one.kind, 0)) / GIB
+
+
+if __name__ == "__main__":
+    sys.exit(main())

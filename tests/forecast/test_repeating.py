@@ -1,0 +1,100 @@
+"""Logs of deep models from those of shallow ones, entry by entry as if the whole model ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor, nn
+
+from ddoctor.forecast.model import step
+from ddoctor.forecast.model.repeating import WORTH, deeper, equal_blocks
+from ddoctor.memory_tracking.log import Entry
+from ddoctor.memory_tracking.periods import entries, tokens
+from tests.forecast.on_cpu import footprint
+from tests.forecast.ways import WAYS, AdamW
+
+pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+
+SMALL: Mapping[str, Any] = {
+    "vocab_size": 500,
+    "hidden_size": 64,
+    "intermediate_size": 172,
+    "num_hidden_layers": WORTH,
+    "num_attention_heads": 4,
+}
+LLAMA = partial(transformers.LlamaForCausalLM, transformers.LlamaConfig(**SMALL))
+ALL: Mapping[str, Mapping[str, Any]] = {**WAYS, "in halves": {"autocast": torch.bfloat16}}
+SAMPLED = ("recomputed in part", "fsdp in halves", "in halves")
+
+
+def batch() -> Mapping[str, Tensor]:
+    ids = torch.zeros(2, 64, dtype=torch.long)
+    return {"input_ids": ids, "labels": ids.clone()}
+
+
+@pytest.mark.parametrize(
+    "way", [way if way in SAMPLED else pytest.param(way, marks=pytest.mark.ward) for way in ALL]
+)
+def test_every_allocation_of_a_deep_model(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = footprint(LLAMA, batch, AdamW, **ALL[way])
+    monkeypatch.setattr(step, "equal_blocks", lambda model: None)
+    assert told == footprint(LLAMA, batch, AdamW, **ALL[way])
+
+
+@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+def test_what_a_plan_runs_is_not_the_whole_model(
+    autocast: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+
+    def noted(logs: Any, depth: int) -> Any:
+        found.append(deeper(logs, depth))
+        return found[-1]
+
+    monkeypatch.setattr(step, "deeper", noted)
+    step.footprint(LLAMA, batch, AdamW, autocast=autocast, checkpointing="selective")
+    assert found != [None]
+
+
+def test_blocks_that_differ_are_all_run() -> None:
+    model: Any = LLAMA()
+    assert equal_blocks(model) is not None
+    model.model.layers[WORTH - 1].mlp.up_proj = nn.Linear(64, 173)
+    assert equal_blocks(model) is None
+
+
+def test_layers_of_two_kinds_are_all_run() -> None:
+    config = transformers.Gemma3TextConfig(**SMALL, head_dim=16, sliding_window=8)
+    assert equal_blocks(transformers.Gemma3ForCausalLM(config)) is None
+
+
+def test_few_blocks_are_all_run() -> None:
+    config = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": WORTH - 1})
+    assert equal_blocks(transformers.LlamaForCausalLM(config)) is None
+
+
+def made(depth: int, last: int = 8) -> list[Entry]:
+    """The log of blocks that each keep one tensor, the last one larger."""
+    names = [f"model.layers.{block}" for block in range(depth)]
+    sizes = [16] * (depth - 1) + [last]
+    new = [Entry("new", one, sizes[one], "Activation", names[one]) for one in range(depth)]
+    return [*new, *(Entry("free", one) for one in reversed(range(depth)))]
+
+
+def test_a_log_comes_back() -> None:
+    for depth in (3, 7):
+        again = entries(tokens(made(depth), depth), depth)
+        assert again == made(depth)
+
+
+def test_a_log_goes_on_by_blocks() -> None:
+    assert deeper([made(3), made(4), made(5)], 9) == made(9)
+
+
+def test_a_third_log_that_comes_out_otherwise() -> None:
+    assert deeper([made(3), made(4), made(5, last=24)], 9) is None
