@@ -49,7 +49,7 @@ class StepWork:
     """Number of gradients."""
 
     def deeper(self, longer: StepWork, blocks: int) -> StepWork:
-        """Return the work of a model that is deeper by a number of blocks; ``longer`` has one more."""
+        """Return the work of a model deeper by a number of blocks; ``longer`` has one more."""
         return StepWork(
             phases={
                 phase: _grown(short, longer.phases[phase], blocks)
