@@ -4,8 +4,9 @@ Blocks of steps without the recorder and with it take turns in one training of t
 time by steps done is compared, as well as that of their main thread on a CPU (``overhead_blocks``):
 two ranks that wait for each other differ by more from block to block than recording costs, what the
 main thread computes does not. Whole runs, too, bare and with
-``ddoctor.probe run`` in turns; with ``--peers`` beside torch's profiler, and TraceML where it is
-installed (``pip install traceml-ai``): these differ by some per cent from run to run.
+``ddoctor.probe run`` in turns, for a number of steps and with ``--steps all``; with ``--peers``
+beside torch's profiler, and TraceML where it is installed (``pip install traceml-ai``): these
+differ by some per cent from run to run.
 Exit code 1: what the main thread computes more is above the bound.
 """
 
@@ -51,6 +52,7 @@ def main() -> int:
     for name, (width, steps) in STEPS.items():
         worst = max(worst, _blocks(width, BLOCK_TURNS[name], name))
         _ratios("ddoctor", width, steps, arguments.turns, name)
+        _ratios("whole run", width, steps, arguments.turns, name)
         if arguments.peers:
             _ratios("profiler", width, steps, PEER_TURNS, name)
             if find_spec("traceml_ai") is not None:
@@ -137,8 +139,10 @@ def _command(arm: str, words: Sequence[str], folder: Path) -> list[str]:
             *(sys.executable, traceml, "run", "--mode", "summary", "--nproc-per-node", "2"),
             *("--logs-dir", str(folder / "logs"), words[0], "--args", *words[1:]),
         ]
-    recorded = ["-m", "ddoctor.probe", "run", "--no-prove", "--steps=1000000"]
-    return [*TORCHRUN, *(recorded if arm == "ddoctor" else []), *words]
+    steps = "all" if arm == "whole run" else "1000000"
+    recorded = ["-m", "ddoctor.probe", "run", "--no-prove", f"--steps={steps}"]
+    with_it = arm in ("ddoctor", "whole run")
+    return [*TORCHRUN, *(recorded if with_it else []), *words]
 
 
 if __name__ == "__main__":

@@ -118,8 +118,8 @@ PUBLISHED = (
     _bert(5_363, 1, "fp16-mixed", checkpointing="every", optimizer="adamw_bnb_8bit"),
     _titan(0.2392, kind="allocated", checkpointing="every"),
     _titan(0.3264, kind="reserved", checkpointing="every"),
-    _titan(0.5213, kind="allocated", checkpointing="selective"),
-    _titan(0.6251, kind="reserved", checkpointing="selective"),
+    _titan(0.5213, kind="allocated", checkpointing="selective:op"),
+    _titan(0.6251, kind="reserved", checkpointing="selective:op"),
     Published(
         model="llama 3.2 3B",
         measured=60.0,

@@ -232,7 +232,7 @@ KNOWN = (
         tokens=2048,
         samples=8,
         rate=6700 / 2048,
-        checkpointing="selective",
+        checkpointing="selective:op",
     ),
     Published(
         name="torchtune Llama-3.2-3B",
@@ -289,7 +289,7 @@ OTHERS = (
         tokens=8192,
         samples=2,
         rate=5762 / 8192,
-        checkpointing="selective",
+        checkpointing="selective:op",
     ),
 )
 

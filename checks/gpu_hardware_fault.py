@@ -66,6 +66,7 @@ class Sign:
 MEANING = {
     "ecc-error": "a memory error that the GPU cannot correct, which no setting of the run causes",
     "gpu-off-the-bus": "the GPU no longer answers on its PCIe bus",
+    "nvlink-error": "a transfer over NVLink failed, which the GPU cannot correct",
     "row-remap": "the GPU has a bad row of memory, and replaces it at its next reset",
 }
 

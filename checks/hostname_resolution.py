@@ -154,21 +154,29 @@ def endpoint_name(host_joining: HostJoining) -> Iterator[Finding]:
     )
 
 
+FEW_LINES = 20
+"""Lines of a log that may have ended with them."""
+
+
 def in_a_log(log: Log) -> Iterator[Finding]:
     # torch warns so of an IPv6 address where the IPv4 address is used: alone it says nothing.
     events, late = log.of("name-resolution"), log.of("store-timeout")
     # A download or a tracker that cannot be reached is another matter.
     events = tuple(one for one in events if not log_events.OF_THE_WEB.search(one.text))
-    if events and (late or not all("IPv6 network addresses" in one.text for one in events)):
+    only_warned = not late and all("IPv6 network addresses" in one.text for one in events)
+    if events and not (only_warned and (log.of("progress") or log.lines > FEW_LINES)):
         yield log_events.finding(
             events,
             "this machine does not know the address of a host by its name"
-            + (f", and {late[0].place} tells that the connection timed out" if late else ""),
+            + (f", and {late[0].place} tells that the connection timed out" if late else "")
+            + ("; if the run continues, it has found it over IPv4" if only_warned else ""),
             Fix(
                 summary="use the address instead of the name, or make the name known on each node",
                 paste="getent hosts NAME || echo '10.0.0.1 NAME' | sudo tee -a /etc/hosts",
                 caution="in Kubernetes, wait until the name of the pod is known (headless service)",
             ),
+            severity=Severity.NOTE if only_warned else Severity.ERROR,
+            confidence=Confidence.POSSIBLE if only_warned else Confidence.LIKELY,
         )
 
 

@@ -90,6 +90,9 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             return
     # A barrier is a reduction of one element.
     barriers = [one for one in timeouts if one.values.get("numel") == "1"]
+    ahead, behind = log_events.apart(log)
+    if len(ahead) < len(behind):
+        return  # A few ranks call what the others never do.
     if barriers and len(barriers) == len(timeouts):
         yield log_events.finding(
             barriers,

@@ -156,19 +156,25 @@ def by_ssh(log: Log) -> Iterator[Finding]:
 
 def without_a_store(log: Log) -> Iterator[Finding]:
     events = log.of("store-timeout")
-    if events and not log.of("name-resolution", "clients-joined", "address-in-use"):
+    if waiting := log.of("clients-joined"):
+        # The rendezvous was there and waited for ranks that did not get through.
+        events = tuple(one for one in events if "timed out" in one.text)
+    if events and not log.of("name-resolution", "address-in-use"):
         address = events[0].values.get("address", "ADDRESS:29500")
         host, _, port = address.rpartition(":")
         yield log_events.finding(
             events,
-            "the rendezvous did not answer: its host has not started, has another address, or a "
-            "firewall is between",
+            f"the rendezvous waits ({waiting[0].place}), and a rank does not get through to it: a "
+            "firewall is between, or it has another address"
+            if waiting
+            else "the rendezvous did not answer: its host has not started, has another address, "
+            "or a firewall is between",
             Fix(
                 summary="start the node of that address first, and test the port from the others",
                 paste=f"nc -vz {host or address} {port or 29500}",
                 caution="each node needs the same --rdzv-endpoint, an address that all can reach",
             ),
-            confidence=Confidence.POSSIBLE,
+            confidence=Confidence.LIKELY if waiting else Confidence.POSSIBLE,
         )
 
 

@@ -11,7 +11,7 @@ disappears with NCCL_P2P_DISABLE=1, which confirms the cause but is not a fix.
 To fix it, disable ACS at these ports with ``setpci``, or boot with ``iommu=pt``.
 """
 
-# Above 150 lines: switches, the IOMMU and logs show it, each with its own fix.
+# Above 150 lines: switches, the IOMMU, a measurement and logs show it, each with its own fix.
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Kernel
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rdma
+from ddoctor.evidence.printed import PeerBandwidth
 from ddoctor.evidence.probes import AllReduce, ProbeRuns
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -33,6 +34,9 @@ EXPLAINS = (
     "first-failure-masked",
     "script-error",
 )
+
+# Direct copies avoid the host's memory, which halves the traffic there: they are never this slow.
+SLOWER = 0.5
 
 SOURCE = "NCCL user guide, Troubleshooting, PCI Access Control Services"
 
@@ -136,6 +140,42 @@ def translated_by_the_iommu(
     )
 
 
+def slower_with_peer_access(measured: PeerBandwidth) -> Iterator[Finding]:
+    """By CUDA's own sample: the direct way between two GPUs is the slower one."""
+    slow = [one for one in measured.pairs if one.direct < SLOWER * one.through_host]
+    if not slow:
+        return
+    worst = min(slow, key=lambda one: one.direct / one.through_host)
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"copies between {len(slow)} of {len(measured.pairs)} pairs of GPUs are slower with "
+            f"peer access than through the host: {worst.direct:.3g} GB/s instead of "
+            f"{worst.through_host:.3g} from GPU {worst.a} to GPU {worst.b}; something redirects "
+            "or translates direct transfers"
+        ),
+        evidence=(
+            Observation(
+                name=f"GPU {worst.a} to GPU {worst.b}, with peer access",
+                value=worst.direct,
+                unit="GB/s",
+                expected=worst.through_host,
+                source="p2pBandwidthLatencyTest",
+            ),
+        ),
+        where=Where(hosts=(measured.host,) if measured.host else ()),
+        fixes=(
+            Fix(
+                summary="find out which of the two it is",
+                paste="sudo lspci -vvv | grep -E 'ACSCtl.*ReqRedir\\+'; "
+                "dmesg | grep -iE 'iommu|IO_PAGE_FAULT' | head",
+            ),
+            _PASS_THROUGH,
+        ),
+    )
+
+
 def in_a_log(log: Log) -> Iterator[Finding]:
     if event := log.first("iommu-fault", "iommu-mode"):
         fault = event.pattern == "iommu-fault"
@@ -144,10 +184,13 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             "the IOMMU refused a transfer of a device, as between two GPUs"
             if fault
             else "the IOMMU translates the transfers of devices, which may hang between GPUs",
-            Fix(
-                summary="let the IOMMU pass transfers through, and restart the machine",
-                paste="sudo grubby --update-kernel=ALL --args='iommu=pt' && sudo reboot",
-                caution="or add iommu=pt to GRUB_CMDLINE_LINUX, then run update-grub",
-            ),
+            _PASS_THROUGH,
             severity=Severity.ERROR if fault else Severity.WARNING,
         )
+
+
+_PASS_THROUGH = Fix(
+    summary="let the IOMMU pass transfers through, and restart the machine",
+    paste="sudo grubby --update-kernel=ALL --args='iommu=pt' && sudo reboot",
+    caution="or add iommu=pt to GRUB_CMDLINE_LINUX, then run update-grub",
+)

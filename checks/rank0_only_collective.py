@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import log_events
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.live_ranks import asks_for_a_rank, at_places, named, standing, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import shown, written
@@ -68,13 +68,27 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         yield log_events.finding(
             [*waits, *late],
             "rank 0 waits in a collective that no other rank has called",
-            Fix.python(
-                summary="call it on all ranks, and let only rank 0 use the result",
-                paste="state = get_model_state_dict(model)  # on all ranks\n"
-                "if rank == 0:\n    torch.save(state, path)",
-            ),
+            _ON_ALL_RANKS,
             confidence=Confidence.LIKELY if several else Confidence.POSSIBLE,
         )
+        return
+    ahead, behind = log_events.apart(log)
+    if [one.rank for one in ahead] == [0] and len(behind) > 1:
+        yield log_events.finding(
+            [*ahead, *behind],
+            f"rank 0 has called collective {ahead[0].values['enqueued']} and waits in it; "
+            f"{endings.ranks(one.rank for one in behind if one.rank is not None)} had finished "
+            "all that they called",
+            _ON_ALL_RANKS,
+            at=Where(ranks=(0,)),
+        )
+
+
+_ON_ALL_RANKS = Fix.python(
+    summary="call it on all ranks, and let only rank 0 use the result",
+    paste="state = get_model_state_dict(model)  # on all ranks\n"
+    "if rank == 0:\n    torch.save(state, path)",
+)
 
 
 def in_the_source(script: Script) -> Iterator[Finding]:

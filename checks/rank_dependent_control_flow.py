@@ -141,6 +141,19 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
     if run is not None and (found := _elsewhere(log, run)) is not None:
         yield found
         return
+    ahead, behind = log_events.apart(log)
+    # Few that are behind may only be late.
+    if len(ahead) < len(behind) and [one.rank for one in ahead] != [0]:
+        yield log_events.finding(
+            [*ahead, *behind],
+            f"{endings.ranks(one.rank for one in ahead if one.rank is not None)} wait in a "
+            f"collective, and {endings.ranks(one.rank for one in behind if one.rank is not None)} "
+            "had finished all that they called",
+            _LET_ALL_DECIDE,
+            confidence=Confidence.POSSIBLE,
+            at=Where(ranks=tuple(one.rank for one in behind if one.rank is not None)),
+        )
+        return
     late = log.of("desync")
     waiting = {one.rank for one in log.of("watchdog") if one.rank is not None}
     if late and waiting != {0}:

@@ -97,6 +97,18 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.WARNING,
         )
+    elif (asked := log.of("ib-asked")) and (none := log.of("ib-none")):
+        yield log_events.finding(
+            [*none, *asked],
+            f"NCCL_IB_HCA names {asked[0].values['value']}, but NCCL finds no RDMA device and uses "
+            "TCP",
+            Fix(
+                summary="see which devices the ranks have, and give them to the container",
+                paste="ls /sys/class/infiniband /dev/infiniband; ibv_devices\n"
+                "docker run --device=/dev/infiniband --cap-add=IPC_LOCK …",
+            ),
+            severity=Severity.WARNING,
+        )
     failed, networks = log.of("ofi-failed"), log.of("nccl-network")
     if failed and any(one.values["network"] == "Socket" for one in networks):
         yield log_events.finding(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from ddoctor.evidence.log import LogEvent
+from ddoctor.evidence.log import Log, LogEvent
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -36,6 +36,21 @@ def failed_otherwise(run: TrainingRun | None, words: re.Pattern[str]) -> bool:
     have met its absence."""
     failures = run.failures if run is not None else ()
     return any(one.exception and not words.search(one.said) for one in failures)
+
+
+def apart(log: Log) -> tuple[tuple[LogEvent, ...], tuple[LogEvent, ...]]:
+    """The ranks that wait in their last collective, and those that have called none since.
+
+    By NCCL's watchdog, in the default process group."""
+    known = [one for one in log.of("enqueued") if one.rank is not None]
+    most = max((int(one.values["enqueued"]) for one in known), default=0)
+    ahead = [
+        one for one in known if int(one.values["enqueued"]) == most > int(one.values["completed"])
+    ]
+    behind = [
+        one for one in known if int(one.values["enqueued"]) == int(one.values["completed"]) < most
+    ]
+    return tuple(ahead), tuple(behind)
 
 
 def where(events: Sequence[LogEvent]) -> Where:

@@ -28,9 +28,12 @@ Fit = Literal["fits", "tight", "too-much", "host-too-small"]
 """host-too-small: the host's memory cannot hold the offloaded part."""
 
 
-Checkpointing = Literal["none", "every", "selective"]
+CHECKPOINTING = r"none|every|selective(?::op|:[1-9]\d{0,3})?"
+Checkpointing = Annotated[str, msgspec.Meta(pattern=f"^(?:{CHECKPOINTING})$")]
 """every: each block keeps its inputs and recomputes the rest. selective: it also keeps the results
-of matrix products and attention, which cost most to recompute."""
+of matrix products and attention, which cost most to recompute. selective:op: of the products it
+keeps every second one, as torchtitan's policy of that name. selective:N: each Nth block recomputes,
+and the others keep all."""
 GPUS_PER_HOST = 8
 Remedy = Literal["smaller batch", "checkpointing", "8 bits", "offload"]
 """Half the micro-batch; checkpointing of every block; 8-bit optimizer states; shards on the CPU."""

@@ -72,6 +72,27 @@ class NcclTests(Section, frozen=True, kw_only=True):
     tests: tuple[NcclTest, ...]
 
 
+class PairBandwidth(Part, frozen=True, kw_only=True):
+    """Copies from one GPU to another, in GB/s (1e9 bytes)."""
+
+    a: int
+    """CUDA's index of the GPU that is read."""
+    b: int
+    through_host: float
+    """Without peer access."""
+    direct: float
+    """With peer access; where there is none, about the same."""
+
+
+class PeerBandwidth(Section, frozen=True, kw_only=True):
+    """The tables of one direction of CUDA's sample p2pBandwidthLatencyTest."""
+
+    commands = ("diagnose",)
+    obtained_by = "ddoctor diagnose OUTPUT"
+
+    pairs: tuple[PairBandwidth, ...]
+
+
 class DiagnosticFailure(Part, frozen=True, kw_only=True):
     """A test of DCGM that a GPU did not pass."""
 

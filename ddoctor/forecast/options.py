@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -11,16 +12,30 @@ import typer
 
 from ddoctor import units
 from ddoctor.errors import DoctorError
+from ddoctor.evidence.plan import CHECKPOINTING
 from ddoctor.forecast import optimizers
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
-Recomputed = Literal["none", "every", "selective"]
 Attention = Literal["eager", "sdpa", "flash"]
 
 
 def _one_of(kinds: Any, option: str, text: str) -> str:
     if text not in get_args(kinds):
         raise DoctorError(f"{option} {text}: use one of {', '.join(get_args(kinds))}")
+    return text
+
+
+def _recomputed(text: str) -> str:
+    if not re.fullmatch(CHECKPOINTING, text):
+        raise DoctorError(
+            f"--checkpointing {text}: use none, every, selective, selective:op or selective:N"
+        )
+    return text
+
+
+def _loss(text: str) -> str:
+    if not re.fullmatch(r"plain|fused|chunked:[1-9]\d{0,3}", text):
+        raise DoctorError(f"--loss {text}: use plain, fused or chunked:N")
     return text
 
 
@@ -81,11 +96,12 @@ class PlanRequest:
         typer.Option(metavar="N", help="Tokens per sample; default for --model: 2048.", min=1),
     ] = None
     checkpointing: Annotated[
-        Recomputed,
+        str,
         typer.Option(
             metavar="NAME",
-            parser=partial(_one_of, Recomputed, "--checkpointing"),
-            help="Activation checkpointing of --model's blocks: none, every or selective.",
+            parser=_recomputed,
+            help="Activation checkpointing of --model's blocks: none, every, selective (keeps "
+            "matrix products), selective:op (every second one) or selective:N (each Nth block).",
         ),
     ] = "none"
     attention: Annotated[
@@ -96,6 +112,14 @@ class PlanRequest:
             help="Attention of --model: eager, sdpa or flash; default: as transformers chooses.",
         ),
     ] = None
+    loss: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            parser=_loss,
+            help="Loss of --model: plain, fused (Liger) or chunked:N (torchtune).",
+        ),
+    ] = "plain"
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="GPU model, e.g. h100-80 or rtx-4090.")
     ] = None

@@ -76,6 +76,8 @@ def _check(wanted: PlanRequest) -> None:
     in_numbers = wanted.model is None and wanted.workload is None
     if wanted.attention is not None and wanted.model is None:
         raise DoctorError("--attention goes with --model: other models define it")
+    if wanted.loss != "plain" and wanted.model is None:
+        raise DoctorError("--loss goes with --model: other models define it")
     if wanted.attention == "flash" and wanted.precision == "fp32":
         raise DoctorError("--attention flash: its kernels take bf16 and fp16 only, not fp32")
     without = ("sequence", "checkpointing") if in_numbers else ("trainable", "layers")
@@ -108,7 +110,7 @@ def _read(
     from ddoctor.forecast.model.forecasting import Forecast, Undecided
 
     blueprint = (
-        from_config(wanted.model, wanted.attention)
+        from_config(wanted.model, wanted.attention, wanted.loss)
         if wanted.model is not None
         else from_factory(wanted.workload or "", wanted.sequence)
     )

@@ -173,7 +173,9 @@ class LogReader:
             if meaning is None:
                 self._continues(said, number)
                 continue
-            for one in meaning.patterns:
+            tracebacks = self._writers.get(said.writer)
+            ignored = tracebacks is not None and tracebacks.ignored
+            for one in meaning.patterns if not ignored else ():
                 text = " ".join([said.text, *(self._text(each) for each in more[: one.row.more])])
                 if match := one.text.search(text):
                     self._event(one.row, said, match, number)

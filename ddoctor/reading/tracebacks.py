@@ -51,6 +51,8 @@ ANOTHER = re.compile(
     r"INFO|WARNING|ERROR|DEBUG|Killing subprocess|Traceback|={10}|-{10}|\*{10}|.{0,80}\d+%\|"
     r"|terminate called|frame #\d+:|Exception raised from|\w[\w.-]{0,60}:\d+:\d+ \[\d+\] )"
 )
+# Python continues after these, as after one in a destructor.
+IGNORED = "Exception ignored in"
 # A launcher raises these about the processes that it started.
 OF_LAUNCHERS = (
     *("ChildFailedError", "CalledProcessError", "SignalException", "BrokenBarrierError"),
@@ -86,6 +88,8 @@ class _Open:
     name: str = ""
     message: list[str] = field(default_factory=list)
     line: int = 0
+    ignored: bool = False
+    """Whether Python continues after it, as after one in a destructor."""
 
 
 class Tracebacks:
@@ -106,11 +110,17 @@ class Tracebacks:
         """Whether the next lines may belong to a traceback."""
         return self._now is not None or self._before is not None
 
+    @property
+    def ignored(self) -> bool:
+        """Whether the lines belong to an exception after which Python continues."""
+        return self._now is not None and self._now.ignored
+
     @staticmethod
     def begins(text: str) -> bool:
         """Whether a line begins one."""
         return (
             _is_head(text)
+            or text.startswith(IGNORED)
             or FRAME.match(text) is not None
             or ALONE.match(text) is not None
             or _bare(text) != ""
@@ -121,9 +131,10 @@ class Tracebacks:
         self.last = number
         now = self._now
         frame = FRAME.match(text) if "File" in text else None
-        if _is_head(text):
+        if _is_head(text) or text.startswith(IGNORED):
+            begun = now is not None and now.ignored and not (now.name or now.stack)
             yield from self._closed(going_on=True)
-            self._now, self._foreign = _Open(), 0
+            self._now, self._foreign = _Open(ignored=begun or not _is_head(text)), 0
         elif frame and (now is None or now.name):
             # The beginning of the traceback is missing.
             yield from self._closed(going_on=True)
@@ -185,7 +196,7 @@ class Tracebacks:
     def _closed(self, *, going_on: bool) -> Iterator[Raised]:
         """Close the traceback that is being read."""
         now, self._now = self._now, None
-        if now is not None and now.name:
+        if now is not None and now.name and not now.ignored:
             yield from self._add(now)
         if not going_on:
             yield from self.ended()
@@ -216,7 +227,7 @@ class Tracebacks:
     def ended(self) -> Iterator[Raised]:
         """Yield the exception whose chain is complete; at the end of the lines, the last one."""
         now, self._now = self._now, None
-        if now is not None and now.name:
+        if now is not None and now.name and not now.ignored:
             yield from self._add(now)
         if self._before is not None:
             yield self._before

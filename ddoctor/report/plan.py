@@ -100,8 +100,7 @@ def _times(plan: Plan, row: PlanRow) -> tuple[str, str]:
 def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line of the report's head."""
     for plan in evidence.all(Plan):
-        again = {"none": "", "every": ", each block checkpointed", "selective": ", checkpointed"}
-        how = f"{plan.precision}, {plan.optimizer}{again[plan.checkpointing]}"
+        how = f"{plan.precision}, {plan.optimizer}{_checkpointed(plan.checkpointing)}"
         samples = "" if plan.sequence is None else f", samples of {plan.sequence} tokens"
         yield "model", f"{plan.model}, {how}{samples}"
         yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB available to a process"
@@ -121,6 +120,20 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "not included", "activations (set --activations)"
         elif plan.way == "fake tensors":
             yield "not included", "workspaces of cuDNN, sums of reductions, fusion by torch.compile"
+
+
+def _checkpointed(which: str) -> str:
+    """Return what is checkpointed, after a comma; empty: nothing."""
+    kind, _, policy = which.partition(":")
+    if kind == "none":
+        return ""
+    if kind == "every":
+        return ", each block checkpointed"
+    if not policy:
+        return ", checkpointed, with all matrix products kept"
+    if policy == "op":
+        return ", checkpointed, with every second matrix product kept"
+    return f", 1 of {policy} blocks checkpointed" if policy != "1" else ", each block checkpointed"
 
 
 def _most(plan: Plan) -> str:

@@ -16,6 +16,8 @@ SPREAD = Sharding(ranks=2)
 WAYS: Mapping[str, Mapping[str, Any]] = {
     "recomputed": {"checkpointing": "every"},
     "recomputed in part": {"checkpointing": "selective"},
+    "every second product recomputed": {"checkpointing": "selective:op"},
+    "every second block recomputed": {"checkpointing": "selective:2"},
     "fsdp": {"sharding": SPREAD},
     "fsdp, parameters kept": {"sharding": Sharding(ranks=2, keeps_parameters=True)},
     "fsdp within hosts": {"sharding": Sharding(ranks=4, within=2)},

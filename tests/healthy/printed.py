@@ -7,6 +7,8 @@ from ddoctor.evidence.printed import (
     NcclTest,
     NcclTestPoint,
     NcclTests,
+    PairBandwidth,
+    PeerBandwidth,
     PrintedOutput,
     PrintedOutputs,
 )
@@ -20,6 +22,16 @@ SECTIONS: tuple[Section, ...] = (
         outputs=(PrintedOutput(command="nccl-tests", file="job.out", line=3, host=HOST),)
     ),
     GpuDiagnostic(host=HOST, printed=True),
+    PeerBandwidth(
+        host=HOST,
+        printed=True,
+        pairs=tuple(
+            PairBandwidth(a=one.index, b=other.index, through_host=28.4, direct=390.0)
+            for one in GPUS
+            for other in GPUS
+            if one != other
+        ),
+    ),
     NcclTests(
         host=HOST,
         printed=True,

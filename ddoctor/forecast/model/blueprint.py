@@ -19,6 +19,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.model.losses import replace_loss
 from ddoctor.forecast.options import Attention, Precision
 from ddoctor.memory_sweep.work import Shape, check_loss, checked, factory
 from ddoctor.memory_tracking.blocks import rows
@@ -141,11 +142,12 @@ class Blueprint:
         )
 
 
-def from_config(source: str, attention: Attention | None = None) -> Blueprint:
+def from_config(source: str, attention: Attention | None = None, loss: str = "plain") -> Blueprint:
     """Return the model of a Hugging Face config file, its folder, or a model name on the Hub.
 
     ``attention``: None: as transformers chooses, which is sdpa if the model has it. The kernels of
-    flash attention keep what sdpa keeps, which chooses the same ones.
+    flash attention keep what sdpa keeps, which chooses the same ones. ``loss``: plain, as the model
+    computes it, or as ``losses.replace_loss`` names it.
 
     Raises:
         DoctorError: it cannot be read, names no architecture, or ddoctor cannot make its input.
@@ -186,8 +188,9 @@ def from_config(source: str, attention: Attention | None = None) -> Blueprint:
     return Blueprint(
         name=kind.__name__
         + (" (on text alone)" if deaf else "")
-        + (f" with {attention} attention" if attention else ""),
-        build=lambda: kind(config),
+        + (f" with {attention} attention" if attention else "")
+        + (f" with the loss {loss}" if loss != "plain" else ""),
+        build=lambda: kind(config) if loss == "plain" else replace_loss(kind(config), loss),
         batch=_feeder(source, kind, config),
         longest=longest,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,11 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import (
     apply_activation_checkpointing,
     checkpoint_wrapper,
 )
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.memory_tracking.blocks import blocks
@@ -30,25 +35,60 @@ KEPT = [
 ]
 
 
+# torchtitan, distributed/activation_checkpoint.py, the option "op": of these, every second product
+# is recomputed; of layers with a bias, all are.
+KEPT_BY_OP = frozenset(
+    (
+        aten.mm.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+    )
+)
+
+
 def recompute(model: nn.Module, which: Checkpointing) -> None:
-    """Make each block recompute its activations in the backward pass."""
+    """Make blocks recompute their activations in the backward pass."""
     if which == "none":
         return
+    policy = which.partition(":")[2]
     # Random number generators have no state on fake tensors.
     settings: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
-    if which == "selective":
+    if policy == "op":
+        settings["context_fn"] = _every_second
+    elif which == "selective":
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
-    if getattr(model, "supports_gradient_checkpointing", False):
+    is_known = getattr(model, "supports_gradient_checkpointing", False)
+    if is_known:
         # transformers: recomputation would fill a cache of keys and values a second time.
         model.config.use_cache = False  # type: ignore[union-attr]
+    if is_known and not policy.isdecimal():
         enable: Any = getattr(model, "activation_checkpointing_enable", None)
         if enable is None:  # before 5.0
             enable = model.gradient_checkpointing_enable
         enable(settings)
         return
-    chosen = set(map(id, blocks(model)))
+    step = int(policy) if policy.isdecimal() else 1
+    chosen = {id(one) for one in blocks(model)[step - 1 :: step]}
     apply_activation_checkpointing(
         model,
         partial(checkpoint_wrapper, checkpoint_fn=partial(checkpoint, **settings)),
         check_fn=lambda one: id(one) in chosen,
     )
+
+
+def _every_second() -> Any:
+    """Return the contexts of one block in which every second product is recomputed."""
+    products = Counter[bool]()
+
+    def kept(context: Any, function: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        if function is aten.mm.default:
+            products[context.is_recompute] += 1
+            if products[context.is_recompute] % 2 == 0:
+                return CheckpointPolicy.PREFER_RECOMPUTE
+        found = function in KEPT_BY_OP
+        return CheckpointPolicy.MUST_SAVE if found else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts: Any = create_selective_checkpoint_contexts
+    return contexts(kept)

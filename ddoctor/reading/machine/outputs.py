@@ -32,6 +32,7 @@ from ddoctor.reading.machine import (
     nvidia_smi_query,
     nvidia_smi_topology,
     packages,
+    peer_bandwidth,
     processors,
     rdma,
     variables,
@@ -60,6 +61,7 @@ KINDS: Sequence[Kind] = (
     rdma.KIND,
     rdma.DEVINFO,
     nccl_tests.KIND,
+    peer_bandwidth.KIND,
     gpu_diagnostic.KIND,
 )
 OF_BEGINNINGS = tuple(one for one in KINDS if not one.holds)
