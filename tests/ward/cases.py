@@ -469,7 +469,7 @@ FRAMEWORKS = (
             dose=GREAT,
         )
         for kind, name, option, items in (
-            (Language, "FSDP1", "--lookup-ms", 8),
+            (Language, "FSDP1", "--lookup-ms", 24),
             (Halves, "tensor parallel", "--decode-ms", 64),
             (Stages, "a pipeline", "--tokenise-ms", 1),
             (Wrapped, "checkpointing", "--fetch-ms", 512),
@@ -542,9 +542,8 @@ FRAMEWORKS = (
     ),
     Wrapped(
         name="compiled, a hook for gradients",
-        base=("--batch-size=512", "--compile=aot_eager", "--hook=fp16", "--loader-workers=1"),
+        base=("--batch-size=512", "--compile=aot_eager", "--fp16-hook", "--loader-workers=1"),
     ),
-    Wrapped(name="PowerSGD", base=("--batch-size=512", "--hook=powersgd")),
     Wrapped(name="a sharded optimizer", base=("--batch-size=512", "--zero")),
     Local(name="Local SGD"),
     Local(name="Local SGD by hand", base=("--by-hand",)),

@@ -136,7 +136,7 @@ def main():
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--strategy", default="FULL_SHARD")
     parser.add_argument("--num-workers", type=int, default=0)
-    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--batch-size", type=int, default=24)
     parser.add_argument("--lookup-ms", type=float, default=0.0)
     parser.add_argument("--filter-rank", type=int)
     parser.add_argument("--filter-ms", type=float, default=300.0)

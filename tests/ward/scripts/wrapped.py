@@ -8,7 +8,7 @@ import time
 
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import GELU, LayerNorm, Linear, Module, ModuleList, Sequential
 from torch.nn.parallel import DistributedDataParallel
@@ -69,7 +69,7 @@ def options() -> argparse.Namespace:
     add("--compile", choices=["inductor", "aot_eager"])
     add("--static-graph", action="store_true")
     add("--checkpointing", action="store_true")
-    add("--hook", choices=["fp16", "powersgd"])
+    add("--fp16-hook", action="store_true", help="halve what the gradients weigh on the way")
     add("--zero", action="store_true", help="shard the optimizer's state")
     add("--contrastive", action="store_true", help="with the head of the second stage")
     add("--thumbnail-every", type=int, default=0)
@@ -87,14 +87,8 @@ def build(opts: argparse.Namespace):
     if opts.compile:
         net = torch.compile(net, backend=opts.compile)
     ddp = DistributedDataParallel(net, static_graph=opts.static_graph)
-    match opts.hook:
-        case "fp16":
-            ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
-        case "powersgd":
-            state = powerSGD_hook.PowerSGDState(
-                None, matrix_approximation_rank=2, start_powerSGD_iter=5
-            )
-            ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    if opts.fp16_hook:
+        ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)
     trained = [p for p in ddp.parameters() if p.requires_grad]
     if opts.zero:
         return ddp, ZeroRedundancyOptimizer(trained, optimizer_class=torch.optim.Adam, lr=1e-3)
