@@ -24,6 +24,8 @@ from ddoctor.launch.option_source import named
 # NeMo's `hydra_runner` takes the same arguments.
 DECORATORS = ("hydra.main", "hydra_runner")
 MOST_NESTED = 10
+MOST_FILES = 300
+"""Files that are read in a turn, each as often as it is named."""
 # Overrides within files are known after the files were read; each turn may name more files.
 MOST_TURNS = 5
 ENDING = re.compile(r"\.ya?ml$")
@@ -112,13 +114,14 @@ class _Reader:
         self._met: set[str] = set()
         self._missing: list[Unknown] = []
         self._name = ""
+        self._count = 0
 
     def compose(self, name: str) -> Composed:
         """Merge the primary file, what its defaults name, and what the command line adds."""
         self._name = name
         for _ in range(MOST_TURNS):
             before = dict(self._choices)
-            self.complete, self._missing = True, []
+            self.complete, self._missing, self._count = True, [], 0
             read: dict[str, None] = {}
             merged = [*self._file("", name, "", read, MOST_NESTED)]
             for key, one in self._typed.items():
@@ -161,7 +164,8 @@ class _Reader:
     ) -> Iterator[Setting]:
         """The settings of a file with its defaults, in the order in which they are merged."""
         path = self._path(group, name)
-        if path is None or not depth:
+        self._count += 1
+        if path is None or not depth or self._count > MOST_FILES:
             self.complete = False
             return
         shown = os.path.relpath(path, self._folder)

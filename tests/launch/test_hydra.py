@@ -171,6 +171,12 @@ def test_odd_files_end_nothing(folder: Path, text: str) -> None:
     assert winners(launch(folder, "lr=1"))["lr"] == "1"
 
 
+def test_a_file_that_names_itself_often_takes_no_time(folder: Path) -> None:
+    (folder / "conf/train.yaml").write_text(f"defaults: [{', '.join(['train'] * 9)}]\n")
+    found = launch(folder, "lr=1", "x=2")
+    assert (found.files, found.unknown) == (("conf/train.yaml",), ())
+
+
 def test_another_script_reads_no_configuration(folder: Path) -> None:
     (folder / "train.py").write_text("print(1)\n")
     assert launch(folder, "lr=1").files == ()
