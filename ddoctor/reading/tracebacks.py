@@ -26,6 +26,11 @@ EXCEPTION = re.compile(
     r"|Aborted|Cancelled|Refused|Killed|Warning|Unavailable|Mismatch|Group)"
     r"|(?:[A-Za-z_]\w{0,99}\.){1,12}[A-Z]\w{0,99}|Exception)(?::(?: (?P<message>.*))?)?$"
 )
+# A line of source that raises one with a constant text.
+RAISES = re.compile(
+    r"^raise (?P<name>(?:[A-Za-z_]\w{0,99}\.){0,3}[A-Z]\w{0,99})"
+    r"""\((?P<quote>["'])(?P<message>[^"']{1,400})(?P=quote)\)"""
+)
 # The last line of a traceback whose other lines were not kept.
 ALONE = re.compile(
     r"^(?P<name>(?:[A-Za-z_]\w{0,99}\.){0,12}(?:[A-Z]\w{0,99}(?:Error|Exception)|Exception))"
@@ -227,11 +232,20 @@ class Tracebacks:
     def ended(self) -> Iterator[Raised]:
         """Yield the exception whose chain is complete; at the end of the lines, the last one."""
         now, self._now = self._now, None
+        if now is not None and not now.name and (raised := _raises(now)):
+            # The last line is missing, and the one that raises says as much.
+            now.name, now.line = raised["name"].rpartition(".")[2], self.last
+            now.message.append(raised["message"])
         if now is not None and now.name and not now.ignored:
             yield from self._add(now)
         if self._before is not None:
             yield self._before
         self._before, self._chained = None, False
+
+
+def _raises(now: _Open) -> re.Match[str] | None:
+    """What the innermost line raises, if its text says it."""
+    return RAISES.match(now.stack[-1].text) if now.stack else None
 
 
 def _bare(text: str) -> str:

@@ -35,6 +35,7 @@ def test_the_default_is_sdpa_and_flash_keeps_as_much(tmp_path: Path) -> None:
     assert activations(source, "sdpa") == activations(source, "flash") == usual
 
 
+@pytest.mark.ward
 def test_eager_attention_takes_what_the_forecast_says(tmp_path: Path) -> None:
     blueprint = from_config(written(tmp_path), "eager")
     assert "with eager attention" in blueprint.name

@@ -24,7 +24,7 @@ def forecast(source: str, loss: str) -> int:
     return footprint(from_config(source, loss=loss).build, BATCH, AdamW).total
 
 
-@pytest.mark.parametrize("loss", ["fused", "chunked:4"])
+@pytest.mark.parametrize("loss", [pytest.param("fused", marks=pytest.mark.ward), "chunked:4"])
 def test_a_loss_takes_what_the_forecast_says(tmp_path: Path, loss: str) -> None:
     blueprint = from_config(written(tmp_path, **WIDE), loss=loss)
     assert f"with the loss {loss}" in blueprint.name
