@@ -206,34 +206,31 @@ def titan() -> PlannedGpu:
 
 
 WORDS, ANSWERS = "BertForMaskedLM", "BertForQuestionAnswering"
+
+
+def titan_7b(name: str, tokens: int, checkpointing: Checkpointing) -> Published:
+    """Llama-7B on 8 H100s with 8 samples of 2,048 tokens each; ``tokens`` a second of a GPU."""
+    return Published(
+        name=f"torchtitan Llama-7B, {name}",
+        make=llama,
+        gpu=titan(),
+        gpus=8,
+        strategy="fsdp",
+        tokens=2048,
+        samples=8,
+        rate=tokens / 2048,
+        checkpointing=checkpointing,
+    )
+
+
 KNOWN = (
     trainer("batch 4, fp32", 4, 8.86, "fp32"),
     trainer("batch 1 × 4, fp32", 1, 7.75, "fp32"),
     trainer("batch 1 × 4, fp32, checkpointing", 1, 5.99, "fp32", checkpointing="every"),
     trainer("batch 4, fp16", 4, 18.64, "fp16-mixed"),
     trainer("batch 1 × 4, fp16, checkpointing", 1, 10.09, "fp16-mixed", checkpointing="every"),
-    Published(
-        name="torchtitan Llama-7B, checkpointing",
-        make=llama,
-        gpu=titan(),
-        gpus=8,
-        strategy="fsdp",
-        tokens=2048,
-        samples=8,
-        rate=6200 / 2048,
-        checkpointing="every",
-    ),
-    Published(
-        name="torchtitan Llama-7B, selective",
-        make=llama,
-        gpu=titan(),
-        gpus=8,
-        strategy="fsdp",
-        tokens=2048,
-        samples=8,
-        rate=6700 / 2048,
-        checkpointing="selective:op",
-    ),
+    titan_7b("checkpointing", 6200, "every"),
+    titan_7b("selective", 6700, "selective:op"),
     Published(
         name="torchtune Llama-3.2-3B",
         make=partial(
