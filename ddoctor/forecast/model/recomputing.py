@@ -22,30 +22,23 @@ from ddoctor.evidence.plan import Checkpointing
 from ddoctor.memory_tracking.blocks import blocks
 
 aten = torch.ops.aten
+ATTENTION = (
+    aten._scaled_dot_product_flash_attention.default,
+    aten._scaled_dot_product_flash_attention_for_cpu.default,
+    aten._scaled_dot_product_efficient_attention.default,
+    aten._scaled_dot_product_cudnn_attention.default,
+)
 KEPT = [
     aten.mm.default,
     aten.addmm.default,
     aten.bmm.default,
     aten.baddbmm.default,
     aten.convolution.default,
-    aten._scaled_dot_product_flash_attention.default,
-    aten._scaled_dot_product_flash_attention_for_cpu.default,
-    aten._scaled_dot_product_efficient_attention.default,
-    aten._scaled_dot_product_cudnn_attention.default,
+    *ATTENTION,
 ]
-
-
 # torchtitan, distributed/activation_checkpoint.py, the option "op": of these, every second product
 # is recomputed; of layers with a bias, all are.
-KEPT_BY_OP = frozenset(
-    (
-        aten.mm.default,
-        aten._scaled_dot_product_flash_attention.default,
-        aten._scaled_dot_product_flash_attention_for_cpu.default,
-        aten._scaled_dot_product_efficient_attention.default,
-        aten._scaled_dot_product_cudnn_attention.default,
-    )
-)
+KEPT_BY_OP = frozenset((aten.mm.default, *ATTENTION))
 
 
 def recompute(model: nn.Module, which: Checkpointing) -> None:
