@@ -116,7 +116,7 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         return
     for event in log.of("nccl-connect", "no-route", "nccl-no-subnet"):
         address = event.values.get("address", "")
-        if address.startswith("fe80") or LINK_LOCAL.search(event.text):
+        if LINK_LOCAL.search(event.text):
             continue  # of an interface that leads nowhere: socket-interface-wrong
         if log_events.OF_THE_WEB.search(event.text):
             continue
