@@ -1,4 +1,4 @@
-"""Findings from messages that each tell a cause: ``knowledge/messages.toml``."""
+"""Findings from messages that each tell a cause: ``knowledge/messages``."""
 
 from __future__ import annotations
 

@@ -108,7 +108,8 @@ class LineText(Part, frozen=True, kw_only=True):
 
     name: str
     text: str
-    """A regular expression, searched for in a line without the prefix of its rank."""
+    """A regular expression, searched for in a line without the prefix of its rank. Its time is
+    linear in the length of the line: no repetition within a repetition."""
     holds: tuple[str, ...]
     """Texts in lower case, of which each such line contains one: a fast test beforehand."""
     source: str
@@ -128,6 +129,7 @@ class LogPattern(LineText, frozen=True, kw_only=True):
     """A text whose meaning is up to the checks that ask for it."""
 
     more: int = 0
+    """How many of the following lines belong to it, joined by blanks."""
     latest: bool = False
     """Whether of several such lines the last one counts, as of a bar of progress."""
 
@@ -141,7 +143,8 @@ class LogPatterns(Known, frozen=True, kw_only=True):
 
 
 class Message(LineText, frozen=True, kw_only=True):
-    """A text that tells its cause by itself, wherever it stands."""
+    """A text that tells its cause by itself, wherever it stands, in the words of the source that
+    prints it. A text that says only that something else failed has no row."""
 
     cause: str
     means: str
@@ -152,7 +155,7 @@ class Message(LineText, frozen=True, kw_only=True):
     confidence: Literal["possible", "likely", "certain"] = "likely"
     severity: Literal["note", "warning", "error"] = "error"
     example: str
-    """Lines that hold it, in the form of what prints it."""
+    """Lines that hold it, from the format string of what prints it; a test diagnoses them."""
     of_victims: bool = False
     """Whether other ranks write it as well once one of them has failed."""
 
@@ -160,7 +163,7 @@ class Message(LineText, frozen=True, kw_only=True):
 class Messages(Known, frozen=True, kw_only=True):
     """The messages of torch, NCCL, the kernel and others that each tell a cause."""
 
-    table = "messages.toml"
+    table = "messages"
 
     messages: tuple[Message, ...]
 
