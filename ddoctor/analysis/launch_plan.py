@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import ceil, prod, sqrt
 
 from msgspec.structs import replace as with_fields
 
@@ -91,6 +91,8 @@ DECAY = (
     "arg.scheduler.num_decay_steps",
 )
 EVALUATE = ("arg.eval_freq", "arg.eval_steps", "arg.eval_interval", "arg.eval_every")
+HALVINGS = 3
+"""How often a micro-batch is halved and doubled for other choices."""
 WORKERS = ("arg.dataloader_num_workers", "arg.num_workers", "arg.workers")
 
 
@@ -250,6 +252,24 @@ class LaunchPlan(Derived):
         """Optimizer steps in all, where a number is given."""
         found = self.get(*STEPS)
         return found if found is not None and (found.number or 0) > 0 else None
+
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """Optimizer steps that use each sample once; None: not known."""
+        samples = self.launch.number("samples")
+        return ceil(samples / self.batch) if samples and self.batch else None
+
+    @property
+    def same_batch(self) -> tuple[tuple[int, int], ...]:
+        """Other micro-batches, halved and doubled, with the accumulation that keeps the batch."""
+        micro = self.micro_batch.number if self.micro_batch is not None else None
+        each = (micro or 0) * self.accumulation
+        sizes = ((micro or 0) * 2**power // 2**HALVINGS for power in range(2 * HALVINGS + 1))
+        return tuple(
+            (size, each // size)
+            for size in dict.fromkeys(sizes)
+            if size and size != micro and each % size == 0
+        )
 
     def scaled_rate(self, times: float) -> tuple[float, float] | None:
         """The rate for a batch that is ``times`` as large: by the linear and the square-root rule.

@@ -13,7 +13,7 @@ from msgspec.structs import replace as with_fields
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.evidence.source_text import syntax_tree
-from ddoctor.launch import files, hydra_config, known_arguments
+from ddoctor.launch import files, hydra_config, known_arguments, lerobot_dataset
 from ddoctor.launch.launchers import installed_source
 from ddoctor.launch.option_source import named, options_of, plain
 from ddoctor.launch.words import Word
@@ -115,6 +115,7 @@ def read(
     for library in CLASSES:
         if PurePath(script.text).name in library.programs:
             told.settings += _defaults(library)
+    told.settings += lerobot_dataset.samples(told.settings, folder)
     return told
 
 

@@ -31,6 +31,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "parallelism", told
         if told := _batch(plan):
             yield "batch", told
+            if choices := [f"{size} × {times}" for size, times in plan.same_batch]:
+                yield "same batch", f"a rank's micro-batch × accumulation: {', '.join(choices)}"
         if plan.rate is not None:
             yield "learning rate", f"{plan.rate.value} ({plan.rate.at})"
         if told := _length(plan):
@@ -96,10 +98,16 @@ def _batch(plan: LaunchPlan) -> str:
 
 def _length(plan: LaunchPlan) -> str:
     parts = []
+    epoch = plan.steps_per_epoch
     if (steps := plan.steps) is not None:
         parts.append(f"{steps.number or 0:,} optimizer steps ({steps.at})")
+        if epoch is not None:
+            parts.append(f"{(steps.number or 0) / epoch:.1f} epochs")
     elif (epochs := plan.get(*EPOCHS)) is not None:
         parts.append(f"{epochs.value} epochs ({epochs.at})")
+    if epoch is not None:
+        samples = plan.launch.number("samples")
+        parts.append(f"an epoch of {samples:,} samples is {epoch:,} steps")
     for words, names in (("warm-up", WARM_UP), ("decay over", DECAY), ("saves every", SAVE)):
         found: Setting | None = plan.get(*names)
         if found is not None and (found.number or 0) > 0:

@@ -190,3 +190,42 @@ def test_the_first_host_is_another_one(tmp_path: Path, command: str) -> None:
 def test_the_first_host_is_this_one_or_unknown(tmp_path: Path, command: str) -> None:
     job = f"{TORCHRUN} --node-rank=0 --master-addr=192.168.1.100 train.py\n"
     assert elsewhere(tmp_path, command, job_sh=job) == []
+
+
+def test_the_same_batch_in_other_ways(tmp_path: Path) -> None:
+    lines = head(
+        tmp_path, "torchrun --nproc-per-node 4 train.py --batch_size 4 --accumulation_steps 6"
+    )
+    assert lines["batch"].endswith("= 96 samples a step")
+    told = lines["same batch"].removeprefix("a rank's micro-batch × accumulation: ")
+    assert told == "1 × 24, 2 × 12, 8 × 3"
+    for choice in told.split(", "):
+        micro, times = map(int, choice.split(" × "))
+        assert micro * times * 4 == 96
+    assert "same batch" not in head(tmp_path, "torchrun --nproc-per-node 4 train.py --batch_size 1")
+    assert "same batch" not in head(
+        tmp_path, "torchrun --nproc-per-node 4 train.py --batch_size auto"
+    )
+
+
+@pytest.mark.parametrize("given", ["--dataset.root=d", "--dataset.repo_id=me/arm"])
+def test_the_epochs_of_a_dataset_on_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "cache"))
+    for place in (tmp_path / "d", tmp_path / "cache/me/arm"):
+        (place / "meta").mkdir(parents=True)
+        # 50 episodes of 30 s at 30 frames a second.
+        (place / "meta/info.json").write_text('{"fps": 30, "total_frames": 45000}')
+    command = f"torchrun --nproc-per-node 2 train.py {given} --batch_size=8 --steps=20000"
+    (told,) = [text for label, text in head(tmp_path, command).items() if label == "length"]
+    assert "7.1 epochs, an epoch of 45,000 samples is 2,813 steps" in told
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"total_frames": "many"}', None])
+def test_a_dataset_without_a_length(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "d/meta").mkdir(parents=True)
+        (tmp_path / "d/meta/info.json").write_text(text)
+    command = "torchrun --nproc-per-node 2 train.py --dataset.root=d --batch_size=8 --steps=200"
+    assert head(tmp_path, command)["length"] == "200 optimizer steps (the command line)"
