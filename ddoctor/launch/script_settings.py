@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
@@ -104,6 +105,11 @@ def read(
         tree = _parsed(path)
         if tree is not None:
             name = script.text if not is_module else path.name
+            for one in _files_of(tree, name, given):
+                # What it opens may be data, and too much of it.
+                with suppress(DoctorError):
+                    told.settings += files.settings(folder / one.value, one.value, "arg.")
+                    told.files.append(one.value)
             told.settings += _written(tree, name)
             options = {word: one for word, one in by_word if word.startswith("-")}
             told.unknown += known_arguments.refused(tree, {**options, **appended}, name)
@@ -175,6 +181,26 @@ def _parsed(path: Path) -> ast.Module | None:
     except (DoctorError, SyntaxError, ValueError, RecursionError, MemoryError):
         # Reading the script for mistakes tells that.
         return None
+
+
+def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator[Setting]:
+    """Files of options that the script itself names, in the settings' values.
+
+    Those of ``OmegaConf.load``, a YAML file that it opens, and the default of its ``--config``.
+    """
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or len(node.args) != 1:
+            continue
+        path = getattr(node.args[0], "value", None)
+        loads = ast.unparse(node.func) == "OmegaConf.load"
+        opens = named(node.func) == "open" and str(path).endswith(CONFIGS[:2])
+        if isinstance(path, str) and (loads or opens):
+            yield Setting(name="arg.config", value=path, file=name, line=node.lineno)
+    keys = {one.name.removeprefix("arg.") for one in given}
+    for option in options_of(tree).rows:
+        key, default = option.key, option.default or ""
+        if key in NAMES_CONFIG and key not in keys and default.endswith(CONFIGS):
+            yield Setting(name="arg.config", value=default, file=name, line=option.line)
 
 
 def _written(tree: ast.Module, name: str) -> Iterator[Setting]:

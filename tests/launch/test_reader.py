@@ -151,6 +151,50 @@ JOB = """
 """
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        """
+            from omegaconf import OmegaConf
+            config = OmegaConf.merge(OmegaConf.load("conf/base.yaml"), OmegaConf.from_cli())
+        """,
+        """
+            import yaml
+            with open("conf/base.yaml") as file:
+                config = yaml.safe_load(file)
+        """,
+        """
+            import argparse
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--config", default="conf/base.yaml")
+        """,
+    ],
+)
+def test_a_file_of_options_that_the_script_names(tmp_path: Path, script: str) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf/base.yaml").write_text("optim:\n  lr: 0.01\ntrain:\n  batch_size: 12\n")
+    launch = launched(tmp_path, "torchrun train.py train.batch_size=6", train_py=script)
+    assert [one.value for one in launch.all("arg.optim.lr")] == ["0.01"]
+    assert [one.value for one in launch.all("arg.train.batch_size")] == ["6", "12"]
+    assert "conf/base.yaml" in launch.files
+
+
+@pytest.mark.parametrize(
+    ("script", "written"),
+    [
+        ('open("out.yaml", "w").write("lr: 1")', "lr: 3"),
+        ('labels = yaml.safe_load(open("out.yaml"))', "a: ["),
+        ('labels = yaml.safe_load(open("out.yaml"))', "[" + "1,\n" * 20_000 + "]"),
+        ('config = OmegaConf.load("missing.yaml")', "lr: 3"),
+        ('config = np.load("out.yaml")', "lr: 3"),
+    ],
+)
+def test_files_that_give_no_options(tmp_path: Path, script: str, written: str) -> None:
+    launch = launched(tmp_path, "torchrun train.py", train_py=script, out_yaml=written)
+    assert launch.get("arg.lr", "unreadable") is None
+    assert "missing.yaml" not in launch.files
+
+
 def test_a_job_of_slurm(tmp_path: Path) -> None:
     launch = launched(tmp_path, "sbatch --nodes=4 job.sbatch", job_sbatch=JOB)
     assert (launch.script, launch.arguments) == ("train.py", ("--lr", "3e-4", "--name", "a b"))
