@@ -192,7 +192,8 @@ def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator
         if not isinstance(node, ast.Call) or len(node.args) != 1:
             continue
         path = getattr(node.args[0], "value", None)
-        loads = ast.unparse(node.func) == "OmegaConf.load"
+        of = named(getattr(node.func, "value", None))
+        loads = (of, named(node.func)) == ("OmegaConf", "load")
         opens = named(node.func) == "open" and str(path).endswith(CONFIGS[:2])
         if isinstance(path, str) and (loads or opens):
             yield Setting(name="arg.config", value=path, file=name, line=node.lineno)
