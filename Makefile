@@ -54,6 +54,7 @@ bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.speeds
 	$(BIN)/python -m benchmarks.headroom
 	$(BIN)/python -m benchmarks.reading
+	$(BIN)/python -m benchmarks.review
 
 gpu: $(INSTALLED) ## everything that needs a GPU; writes docs/measurements/
 	$(BIN)/python -m benchmarks.gpu
