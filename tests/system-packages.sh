@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
 # Installs what the tests use of the system and pip cannot bring, where that is possible:
 # a C compiler (the played driver), ip (network namespaces), unshare (mount namespaces),
-# Chromium and its driver (the HTML report), Slurm and Open MPI (the launchers).
+# Chromium and its driver (the HTML report), Slurm and Open MPI (the launchers), Prometheus.
 set -u
 declare -A package=(
   [cc]="gcc libc6-dev" [ip]="iproute2" [unshare]="util-linux"
   [chromium]="chromium" [chromedriver]="chromium-driver"
   [slurmctld]="slurmctld" [slurmd]="slurmd" [srun]="slurm-client" [munged]="munge"
-  [mpirun]="openmpi-bin"
+  [mpirun]="openmpi-bin" [prometheus]="prometheus"
 )
 missing=()
 for command in "${!package[@]}"; do

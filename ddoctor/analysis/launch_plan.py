@@ -164,8 +164,11 @@ class LaunchPlan(Derived):
     @property
     def each(self) -> int | None:
         """Ranks on each host; None: not known."""
+        if self.on_all_gpus and self.devices is not None:
+            return len(self.devices)
         if self.on_all_gpus:
-            return len(self.devices) if self.devices is not None else self.visible
+            granted = self.gpus_per_host
+            return granted.number if granted is not None else self.visible
         if (own := self.launch.ranks_per_host) is not None:
             return own
         ranks, hosts = self.launch.ranks, self.launch.hosts

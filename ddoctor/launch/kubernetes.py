@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace as with_fields
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
@@ -54,8 +56,23 @@ def _command(container: Any, pod: Any, document: Any, name: str) -> Command:
         for row in _rows(_get(container, "env"))
         if (key := _text(_get(row, "name"))) and _get(row, "value") is not None
     ]
-    settings = [*_of_container(container, pod, name), *_of_job(document, name)]
+    of_job = [*_of_job(document, name)]
+    variables += _of_operator(of_job)
+    settings = [*_of_container(container, pod, name), *of_job]
     return Command(words=tuple(words), variables=tuple(variables), settings=tuple(settings))
+
+
+def _of_operator(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """The options of torchrun that Kubeflow's operators give each pod as variables.
+
+    Source: training-operator, pkg/controller.v1/pytorch/envvar.go; trainer, plugins/torch/torch.go.
+    """
+    told = {one.name: one for one in settings}
+    kind = told.get("kind")
+    if kind is not None and kind.value in ("PyTorchJob", "TrainJob"):
+        each = told.get("k8s-ranks-per-host", with_fields(kind, value="auto"))
+        yield with_fields(each, name="PET_NPROC_PER_NODE")
+        yield with_fields(told.get("pods", with_fields(kind, value="1")), name="PET_NNODES")
 
 
 def _of_container(container: Any, pod: Any, name: str) -> Iterator[Setting]:

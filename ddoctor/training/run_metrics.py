@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from ddoctor.evidence.run_history import Event
 from ddoctor.report.metrics import Server
 from ddoctor.training.whole_run import Figures
 
@@ -33,8 +36,9 @@ class RunMetrics(Server):
         for rank, number in last.steps.items():
             steps.add_metric([str(rank)], number)
         events = CounterMetricFamily("ddoctor_events", "What happened so far.", labels=["event"])
-        for event, number in last.events.items():
-            events.add_metric([event], number)
+        for event in get_args(Event):
+            # From the start: Prometheus sees no increase in a series that only appears with it.
+            events.add_metric([event], last.events.get(event, 0))
         hung = GaugeMetricFamily("ddoctor_hung", "1 while the run hangs.", value=float(last.hung))
         found: list[Metric] = [steps, events, hung]
         if last.stretch is not None:

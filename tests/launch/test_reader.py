@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor import engine
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Severity
@@ -243,6 +244,23 @@ def test_a_manifest_of_kubernetes(tmp_path: Path) -> None:
     kind = launch.get("kind")
     assert kind is not None
     assert kind.value == "PyTorchJob"
+
+
+def test_what_an_operator_of_kubernetes_gives_torchrun(tmp_path: Path) -> None:
+    bare = MANIFEST.replace(', "--nnodes=3", "--nproc-per-node=4"', "")
+    launch = launched(tmp_path, "job.yaml", job_yaml=bare)
+    assert (launch.hosts, launch.ranks_per_host) == (3, 4)
+    auto = launched(tmp_path, "job.yaml", job_yaml=bare.replace('nprocPerNode: "4"', "a: b"))
+    plan = LaunchPlan(launch=auto, visible=1)
+    assert (auto.hosts, plan.each, plan.ranks) == (3, 4, 12)
+    other = launched(tmp_path, "job.yaml", job_yaml=bare.replace("PyTorchJob", "JobSet"))
+    assert (other.hosts, other.ranks_per_host) == (1, 1)
+
+
+def test_options_of_torchrun_in_variables(tmp_path: Path) -> None:
+    line = "env PET_NNODES=2 PET_NPROC_PER_NODE=8 torchrun --nproc-per-node 4 train.py"
+    launch = launched(tmp_path, "bash job.sh", job_sh=line)
+    assert (launch.hosts, launch.ranks_per_host) == (2, 4)
 
 
 @pytest.mark.parametrize(
