@@ -50,6 +50,7 @@ MANIFESTS = (".yaml", ".yml")
 MOST_NESTED = 8
 """Scripts and schedulers within each other."""
 
+RECORDER = "ddoctor.probe"
 NOTHING: Mapping[str, Setting] = {}
 # slurm.schedmd.com/sbatch.html, output environment variables.
 SET_BY_SLURM = {
@@ -348,6 +349,11 @@ def _built(
     is_module: bool = False,
     appended: Mapping[str, Setting] = NOTHING,
 ) -> Launch:
+    if is_module and command.words[at].text == RECORDER:
+        # It runs the script that follows its own options.
+        later = range(at + 1, len(command.words))
+        inner = next((one for one in later if command.words[one].text.endswith(".py")), None)
+        at, is_module = (inner, False) if inner is not None else (at, True)
     script, arguments = command.words[at], command.words[at + 1 :]
     if arguments and arguments[0].text == "--":
         # argparse takes it away.

@@ -59,6 +59,9 @@ def _starts(plan: LaunchPlan) -> str:
         return f"{counted(hosts, 'host')} × {counted(each, 'rank')}, by {by}"
     if ranks is not None:
         return f"{counted(ranks, 'rank')}, by {by}"
+    asked = launch.get("hosts")
+    if asked is not None and ":" in asked.value and each is not None:
+        return f"{asked.value.replace(':', ' to ')} hosts × {counted(each, 'rank')}, by {by}"
     known = f"{counted(hosts, 'host')} × " if hosts is not None else ""
     if plan.on_all_gpus:
         return f"{known}a rank for each GPU, by {by}"

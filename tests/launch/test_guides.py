@@ -192,6 +192,16 @@ def test_the_first_host_is_this_one_or_unknown(tmp_path: Path, command: str) -> 
     assert elsewhere(tmp_path, command, job_sh=job) == []
 
 
+def test_a_script_under_ddoctor(tmp_path: Path) -> None:
+    command = "torchrun --nnodes 2:4 --nproc-per-node 8 -m ddoctor.probe {} train.py --batch_size 6"
+    lines = head(tmp_path, command.format("run --steps all --html a.html"))
+    assert lines["starts"] == "2 to 4 hosts × 8 ranks, by torchrun"
+    assert lines["script"] == "train.py"
+    assert lines["batch"].startswith("6 samples a rank")
+    bare = head(tmp_path, "torchrun --nproc-per-node 2 -m ddoctor.probe clock_skew")
+    assert bare["script"] == "-m ddoctor.probe"
+
+
 def test_the_same_batch_in_other_ways(tmp_path: Path) -> None:
     lines = head(
         tmp_path, "torchrun --nproc-per-node 4 train.py --batch_size 4 --accumulation_steps 6"
