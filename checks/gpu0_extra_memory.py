@@ -10,7 +10,7 @@ To fix it, call ``torch.cuda.set_device(LOCAL_RANK)`` first, and load checkpoint
 ``map_location="cpu"``.
 """
 
-# Above 150 lines: a live run, a failure, memory snapshots, and the source.
+# Above 150 lines: a live run, a failure, nvidia-smi's table, memory snapshots, and the source.
 
 from __future__ import annotations
 
@@ -77,6 +77,37 @@ def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
             f"{', allocated' * (line is not None)}{endings.at(line)}, and more on another one",
             _FIXES,
         )
+
+
+def in_a_table(gpus: Gpus) -> Iterator[Finding]:
+    """What nvidia-smi printed: processes that hold little of one GPU and more of another one."""
+    if not gpus.printed:
+        return
+    held: dict[int, dict[int, int]] = {}
+    for gpu in gpus.answering:
+        for process in gpu.processes or ():
+            held.setdefault(process.pid, {})[gpu.index] = process.memory or 0
+    own = {pid: max(each, key=lambda index: each[index]) for pid, each in held.items()}
+    for gpu in gpus.answering:
+        guests = {
+            pid: each[gpu.index]
+            for pid, each in held.items()
+            if 0 < each.get(gpu.index, 0) < min(NOTABLE, each[own[pid]])
+        }
+        # A process for each GPU; one that spreads its model has its own way to use them.
+        if len(guests) > 1 and len({own[pid] for pid in guests}) == len(guests):
+            total = sum(guests.values()) / GIB
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{len(guests)} processes hold {total:.1f} GiB of {gpu.title}, and each holds "
+                    "more of a GPU that is its own"
+                ),
+                where=Where(devices=(gpu.device,)),
+                cost=Cost(value=round(total, 1), unit="GiB"),
+                fixes=_FIXES,
+            )
 
 
 def in_a_live_run(live: LiveState, hosts: tuple[Gpus, ...]) -> Iterator[Finding]:

@@ -77,7 +77,7 @@ def orphan(gpus: Gpus) -> Iterator[Finding]:
 
 def unknown_holder(gpus: Gpus, kernel: Kernel | None) -> Iterator[Finding]:
     """Memory in use without a process; skipped in containers, which hide other processes."""
-    if kernel is None or kernel.container or gpus.printed:
+    if kernel.container if kernel is not None else not gpus.printed:
         return
     for gpu in gpus.answering:
         if gpu.processes == () and gpu.memory_used >= UNEXPLAINED and not gpu.utilisation:

@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.evidence.gpus import GpuProcess, Gpus
 from ddoctor.evidence.training import TrainingRun
@@ -95,3 +96,32 @@ def test_quiet_of_errors(findings: Findings, section: TrainingRun) -> None:
 )
 def test_quiet_of_live_runs(findings: Findings, held: Mapping[int, Mapping[int, float]]) -> None:
     assert findings(CAUSE, LOOK, gpus(held)) == ()
+
+
+def printed(held: Mapping[int, Mapping[int, float]]) -> Gpus:
+    return replace(gpus(held), printed=True)
+
+
+def test_a_table_of_processes_that_touch_the_first_gpu(findings: Findings) -> None:
+    table = {0: {0: 26.0, 1: 0.9, 2: 0.9}, 1: {1: 25.0}, 2: {2: 25.0}}
+    (finding,) = findings(CAUSE, printed(table))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert "2 processes hold 1.8 GiB" in finding.because
+    assert findings(CAUSE, gpus(table)) == ()
+
+
+@pytest.mark.parametrize(
+    "table",
+    [
+        {0: {0: 26.0}, 1: {1: 25.0}, 2: {2: 25.0}},
+        {0: {0: 26.0, 1: 0.9}, 1: {1: 25.0}},
+        # A model that is spread, with a second such process.
+        {0: {0: 1.0, 1: 1.0}, 1: {0: 20.0, 1: 20.0}},
+        # Several processes of one GPU only.
+        {0: {0: 26.0, 1: 0.9, 2: 0.9}},
+    ],
+)
+def test_quiet_about_tables_of_other_processes(
+    findings: Findings, table: Mapping[int, Mapping[int, float]]
+) -> None:
+    assert findings(CAUSE, printed(table)) == ()

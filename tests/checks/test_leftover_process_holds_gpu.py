@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.evidence.gpus import GpuProcess
 from ddoctor.evidence.host import Kernel
@@ -47,6 +48,13 @@ def test_only_a_note_about_memory_without_a_process(findings: Findings) -> None:
     (finding,) = findings(CAUSE, otherwise({0: {"memory_used": 9 * GIB}}), kernel())
     assert finding.severity is Severity.NOTE
     assert "fuser" in finding.fixes[0].paste
+
+
+def test_a_printed_table_without_a_process(findings: Findings) -> None:
+    table = replace(otherwise({0: {"memory_used": 9 * GIB}}), printed=True)
+    (finding,) = findings(CAUSE, table)
+    assert finding.severity is Severity.NOTE
+    assert findings(CAUSE, table, kernel("docker")) == ()
 
 
 @pytest.mark.parametrize("holder", ["own", "foreign", "hidden"])
