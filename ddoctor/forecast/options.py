@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 import typer
 
@@ -17,6 +17,47 @@ from ddoctor.forecast import optimizers
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 Attention = Literal["eager", "sdpa", "flash"]
+Quantized = Literal["nf4", "nf4-double"]
+
+
+@dataclass(frozen=True)
+class Lora:
+    """Low-rank adapters, written as ``r=16,targets=q_proj+v_proj,dora``."""
+
+    text: str
+
+    FORM: ClassVar[re.Pattern[str]] = re.compile(
+        r"r=(?P<rank>[1-9]\d{0,3})(?:,targets=(?P<targets>[\w.+-]{1,400}))?(?P<dora>,dora)?"
+    )
+    EVERY: ClassVar[str] = "all-linear"
+
+    def __post_init__(self) -> None:
+        """Check the form."""
+        if not self.FORM.fullmatch(self.text):
+            raise DoctorError(
+                f"--lora {self.text}: use r=16, r=16,targets=q_proj+v_proj or r=16,dora"
+            )
+
+    @property
+    def rank(self) -> int:
+        """Width of the narrow layers."""
+        return int(self._part("rank"))
+
+    @property
+    def dora(self) -> bool:
+        """Whether magnitudes are trained apart."""
+        return bool(self._part("dora"))
+
+    def covers(self, layer: str) -> bool:
+        """Whether a layer of this name gets an adapter; without ``targets``, each does."""
+        targets = self._part("targets")
+        return targets in ("", self.EVERY) or any(
+            f".{layer}".endswith(f".{one}") for one in targets.split("+")
+        )
+
+    def _part(self, name: str) -> str:
+        found = self.FORM.fullmatch(self.text)
+        return (found[name] if found else "") or ""
 
 
 def _one_of(kinds: Any, option: str, text: str) -> str:
@@ -120,6 +161,22 @@ class PlanRequest:
             help="Loss of --model: plain, fused (Liger) or chunked:N (torchtune).",
         ),
     ] = "plain"
+    lora: Annotated[
+        Lora | None,
+        typer.Option(
+            metavar="r=N,...",
+            parser=Lora,
+            help="Adapters on --model, frozen: r=16, r=16,targets=q_proj+v_proj or r=16,dora.",
+        ),
+    ] = None
+    quantize: Annotated[
+        Quantized | None,
+        typer.Option(
+            metavar="NAME",
+            parser=partial(_one_of, Quantized, "--quantize"),
+            help="Weights of --model in 4 bits, with --lora: nf4 or nf4-double.",
+        ),
+    ] = None
     gpu: Annotated[
         str | None, typer.Option(metavar="NAME", help="GPU model, e.g. h100-80 or rtx-4090.")
     ] = None

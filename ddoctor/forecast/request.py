@@ -78,6 +78,10 @@ def _check(wanted: PlanRequest) -> None:
         raise DoctorError("--attention goes with --model: other models define it")
     if wanted.loss != "plain" and wanted.model is None:
         raise DoctorError("--loss goes with --model: other models define it")
+    if (wanted.lora or wanted.quantize) is not None and wanted.model is None:
+        raise DoctorError("--lora and --quantize go with --model: other models define it")
+    if wanted.quantize is not None and wanted.lora is None:
+        raise DoctorError("--quantize goes with --lora: weights in 4 bits cannot be trained")
     if wanted.attention == "flash" and wanted.precision == "fp32":
         raise DoctorError("--attention flash: its kernels take bf16 and fp16 only, not fp32")
     without = ("sequence", "checkpointing") if in_numbers else ("trainable", "layers")
@@ -110,7 +114,9 @@ def _read(
     from ddoctor.forecast.model.forecasting import Forecast, Undecided
 
     blueprint = (
-        from_config(wanted.model, wanted.attention, wanted.loss)
+        from_config(
+            wanted.model, wanted.attention, wanted.loss, lora=wanted.lora, quantized=wanted.quantize
+        )
         if wanted.model is not None
         else from_factory(wanted.workload or "", wanted.sequence)
     )

@@ -19,8 +19,9 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.model.adapters import adapt, hidden
 from ddoctor.forecast.model.losses import replace_loss
-from ddoctor.forecast.options import Attention, Precision
+from ddoctor.forecast.options import Attention, Lora, Precision, Quantized
 from ddoctor.memory_sweep.work import Shape, check_loss, checked, factory
 from ddoctor.memory_tracking.blocks import rows
 
@@ -133,7 +134,7 @@ class Blueprint:
         found = tuple(rows(model))
         return Model(
             name=self.name,
-            parameters=sum(one.numel() for one in model.parameters()),
+            parameters=sum(one.numel() for one in model.parameters()) + hidden(model),
             trainable=sum(one.numel() for one in model.parameters() if one.requires_grad),
             precision=precision,
             optimizer=optimizer,
@@ -142,12 +143,19 @@ class Blueprint:
         )
 
 
-def from_config(source: str, attention: Attention | None = None, loss: str = "plain") -> Blueprint:
+def from_config(
+    source: str,
+    attention: Attention | None = None,
+    loss: str = "plain",
+    *,
+    lora: Lora | None = None,
+    quantized: Quantized | None = None,
+) -> Blueprint:
     """Return the model of a Hugging Face config file, its folder, or a model name on the Hub.
 
     ``attention``: None: as transformers chooses, which is sdpa if the model has it. The kernels of
     flash attention keep what sdpa keeps, which chooses the same ones. ``loss``: plain, as the model
-    computes it, or as ``losses.replace_loss`` names it.
+    computes it, or as ``losses.replace_loss`` names it. ``lora``, ``quantized``: as ``adapt``.
 
     Raises:
         DoctorError: it cannot be read, names no architecture, or ddoctor cannot make its input.
@@ -185,12 +193,21 @@ def from_config(source: str, attention: Attention | None = None, loss: str = "pl
     longest = next(lengths, None)
     if longest is not None and not (isinstance(longest, int) and longest > 0):
         raise DoctorError(f"--model {source}: its longest sequence is no number above 0: {longest}")
+
+    def build() -> nn.Module:
+        model = kind(config)
+        if loss != "plain":
+            replace_loss(model, loss)
+        return model if lora is None else adapt(model, lora, quantized)
+
     return Blueprint(
         name=kind.__name__
         + (" (on text alone)" if deaf else "")
         + (f" with {attention} attention" if attention else "")
-        + (f" with the loss {loss}" if loss != "plain" else ""),
-        build=lambda: kind(config) if loss == "plain" else replace_loss(kind(config), loss),
+        + (f" with the loss {loss}" if loss != "plain" else "")
+        + (f" with LoRA {lora.text}" if lora is not None else "")
+        + (f" on weights in 4 bits ({quantized})" if quantized else ""),
+        build=build,
         batch=_feeder(source, kind, config),
         longest=longest,
     )
