@@ -22,12 +22,13 @@ Quantized = Literal["nf4", "nf4-double"]
 
 @dataclass(frozen=True)
 class Lora:
-    """Low-rank adapters, written as ``r=16,targets=q_proj+v_proj,dora``."""
+    """Low-rank adapters, written as ``r=16,targets=q_proj+v_proj,dora,fp32``."""
 
     text: str
 
     FORM: ClassVar[re.Pattern[str]] = re.compile(
         r"r=(?P<rank>[1-9]\d{0,3})(?:,targets=(?P<targets>[\w.+-]{1,400}))?(?P<dora>,dora)?"
+        r"(?P<full>,fp32)?"
     )
     EVERY: ClassVar[str] = "all-linear"
 
@@ -35,7 +36,7 @@ class Lora:
         """Check the form."""
         if not self.FORM.fullmatch(self.text):
             raise DoctorError(
-                f"--lora {self.text}: use r=16, r=16,targets=q_proj+v_proj or r=16,dora"
+                f"--lora {self.text}: use r=16, with ,targets=q_proj+v_proj ,dora or ,fp32"
             )
 
     @property
@@ -47,6 +48,11 @@ class Lora:
     def dora(self) -> bool:
         """Whether magnitudes are trained apart."""
         return bool(self._part("dora"))
+
+    @property
+    def full(self) -> bool:
+        """Whether they stay in fp32 beside weights in bf16, and compute by autocast, as in PEFT."""
+        return bool(self._part("full"))
 
     def covers(self, layer: str) -> bool:
         """Whether a layer of this name gets an adapter; without ``targets``, each does."""
@@ -166,7 +172,7 @@ class PlanRequest:
         typer.Option(
             metavar="r=N,...",
             parser=Lora,
-            help="Adapters on --model, frozen: r=16, r=16,targets=q_proj+v_proj or r=16,dora.",
+            help="Adapters on --model, frozen: r=16, with ,targets=q_proj+v_proj ,dora or ,fp32.",
         ),
     ] = None
     quantize: Annotated[

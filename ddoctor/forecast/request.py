@@ -82,6 +82,8 @@ def _check(wanted: PlanRequest) -> None:
         raise DoctorError("--lora and --quantize go with --model: other models define it")
     if wanted.quantize is not None and wanted.lora is None:
         raise DoctorError("--quantize goes with --lora: weights in 4 bits cannot be trained")
+    if wanted.lora is not None and wanted.lora.full and wanted.precision != "bf16":
+        raise DoctorError("--lora with fp32 goes with --precision bf16: otherwise all have that")
     if wanted.attention == "flash" and wanted.precision == "fp32":
         raise DoctorError("--attention flash: its kernels take bf16 and fp16 only, not fp32")
     without = ("sequence", "checkpointing") if in_numbers else ("trainable", "layers")

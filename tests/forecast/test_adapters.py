@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import transformers
 
 from ddoctor.errors import DoctorError
+from ddoctor.forecast.model.adapters import halve
 from ddoctor.forecast.model.blueprint import Blueprint, from_config, on_meta
 from ddoctor.forecast.options import Lora
 from tests.forecast import truth
@@ -89,6 +91,22 @@ def test_a_step_takes_what_the_forecast_says(
     told = footprint(build, BATCH, AdamW, **way)
     real = truth.peak(build, BATCH, AdamW, **way)
     assert told.total == pytest.approx(real, rel=0.03)
+
+
+def test_adapters_in_fp32_beside_weights_in_bf16(tmp_path: Path) -> None:
+    source = written(tmp_path, num_hidden_layers=2)
+    halves, full = (blueprint(source, text) for text in ("r=8,dora", "r=8,dora,fp32"))
+    kinds = {name: one.dtype for name, one in halve(on_meta(full.build)).named_parameters()}
+    assert {one for name, one in kinds.items() if ".base" in name} == {HALF}
+    trained = ("down.weight", "up.weight", "magnitude")
+    assert {one for name, one in kinds.items() if name.endswith(trained)} == {torch.float32}
+    assert of(full, "bf16").parts(ONE).total > of(halves, "bf16").parts(ONE).total
+
+    def build() -> torch.nn.Module:
+        return halve(full.build())
+
+    told = footprint(build, BATCH, AdamW, autocast=HALF)
+    assert told.total == pytest.approx(truth.peak(build, BATCH, AdamW, HALF), rel=0.03)
 
 
 def test_a_model_with_transposed_layers(tmp_path: Path) -> None:

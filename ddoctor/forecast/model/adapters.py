@@ -46,6 +46,17 @@ def adapt(model: nn.Module, lora: Lora, quantized: Quantized | None) -> nn.Modul
     return model
 
 
+def halve(model: nn.Module) -> nn.Module:
+    """Give the model weights in bfloat16, but for adapters that stay in float32."""
+    model.to(torch.bfloat16)
+    for one in model.modules():
+        if isinstance(one, Adapted) and one.full:
+            # The frozen layer is no part of it.
+            base, one.base = one.base, None
+            one.float().base = base
+    return model
+
+
 def hidden(model: nn.Module) -> int:
     """Return the weights in 4 bits that are not counted as elements of their tensors."""
     layers = (one for one in model.modules() if isinstance(one, InFourBits))
@@ -73,6 +84,7 @@ class Adapted(nn.Module):
     def __init__(self, base: nn.Module, inputs: int, outputs: int, lora: Lora) -> None:
         super().__init__()
         self.base: Any = base
+        self.full = lora.full
         self.down = nn.Linear(inputs, lora.rank, bias=False)
         self.up = nn.Linear(lora.rank, outputs, bias=False)
         # DoRA: the length of each row of the weight is trained apart from its direction.

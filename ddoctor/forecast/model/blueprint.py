@@ -106,6 +106,8 @@ class Blueprint:
     """Makes the keyword arguments of a forward pass that returns a loss.
 
     From a number of samples and their length."""
+    autocast: bool = False
+    """Whether it computes in bfloat16 by autocast, even with weights in bfloat16."""
     longest: int | None = None
     """Longest sequence of its position embeddings; None: no limit, or it reads no sequences."""
 
@@ -209,6 +211,7 @@ def from_config(
         + (f" on weights in 4 bits ({quantized})" if quantized else ""),
         build=build,
         batch=_feeder(source, kind, config),
+        autocast=lora is not None and lora.full,
         longest=longest,
     )
 

@@ -21,6 +21,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
 from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, ForecastRow
 from ddoctor.forecast.model import optimizers
+from ddoctor.forecast.model.adapters import halve
 from ddoctor.forecast.model.blueprint import Blueprint, said
 from ddoctor.forecast.model.sharding import Sharding
 from ddoctor.forecast.model.step import Footprint, footprint
@@ -187,11 +188,12 @@ class Forecast:
     def _computing(self) -> torch.dtype | None:
         """Return the layers' computing dtype, if it differs from the weights'."""
         # float16 is as large as bfloat16.
-        return torch.bfloat16 if self.precision.endswith("mixed") else None
+        mixed = self.precision.endswith("mixed") or self.blueprint.autocast
+        return torch.bfloat16 if mixed else None
 
     def _build(self) -> nn.Module:
         model = self.blueprint.build()
-        return model.to(torch.bfloat16) if self.precision == "bf16" else model
+        return halve(model) if self.precision == "bf16" else model
 
     def _spread(self, row: ForecastRow) -> Footprint:
         # A third micro-batch adds no memory to that of the second.
