@@ -14,10 +14,11 @@ To fix it, multiply the numbers of the schedule by ``accelerator.num_processes``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
-from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.script_source import shown, targets
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Severity
@@ -40,7 +41,7 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     for made in script.calls:
         if made.assigned not in prepared or not _is_scheduler(made):
             continue
-        steps = [one for one in script.of(".step") if one.on == made.assigned]
+        steps = [one for one in script.of(".step") if one.on in _names(made, script)]
         counted = _fixed(made, plan)
         of_epochs = [one for one in steps if one.within and one.within[-1] == "epoch"]
         if of_epochs:
@@ -48,6 +49,15 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 made,
                 f"{shown(of_epochs[0].at)} steps the scheduler once an epoch, and accelerate makes "
                 f"{ranks} steps of it, one per rank: {shown(made.at)} is {ranks} times as fast",
+                Confidence.LIKELY,
+            )
+            return
+        own_part = _of_one_rank(made, script)
+        if own_part and any(one.within and one.within[-1] == "training" for one in steps):
+            yield _finding(
+                made,
+                f"{shown(made.at)} counts the batches of one rank ({own_part}), and each step of "
+                f"the training makes {ranks} of them, one per rank",
                 Confidence.LIKELY,
             )
             return
@@ -60,6 +70,34 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 Confidence.POSSIBLE,
             )
             return
+
+
+def _names(made: SourceCall, script: Script) -> tuple[str, ...]:
+    """The names of a scheduler: where it is made, and after it is prepared."""
+    found = [made.assigned]
+    for one in script.of(".prepare"):
+        pairs = zip(targets(one), one.arguments, strict=False)
+        found += [new for new, old in pairs if old == made.assigned]
+    return tuple(found)
+
+
+def _of_one_rank(made: SourceCall, script: Script) -> str:
+    """The expression by which the steps of a schedule are those of one rank; empty: they are not.
+
+    A loader has the batches of all ranks before it is prepared, and those of one rank afterwards.
+    """
+    last = made.name.rpartition(".")[2]
+    keyword, place = OF_TORCH.get(last, GET_SCHEDULER if last == "get_scheduler" else SCHEDULE)
+    given = made.argument(keyword, place) or ""
+    text = made.values.get(keyword, made.values.get(str(place), "")) or given
+    if re.search(r"/\s*[\w.()]*num_processes", text):
+        return text
+    for one in script.of(".prepare"):
+        same = (one.at.file, one.at.function) == (made.at.file, made.at.function)
+        for name in targets(one) if same and one.at.line < made.at.line else ():
+            if f"len({name})" in text and "num_processes" not in text:
+                return text
+    return ""
 
 
 def _is_scheduler(made: SourceCall) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis.script_source import shown
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script, SourceCall, SourceSetting
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
 
@@ -26,10 +26,7 @@ def in_the_source(script: Script) -> Iterator[Finding]:
         earlier = [
             one
             for one in script.calls
-            if (one.at.file, one.at.function) == (setting.at.file, setting.at.function)
-            and one.at.line < setting.at.line
-            and not one.within
-            and _uses_cuda(one)
+            if _is_before(one, setting) and not one.within and _uses_cuda(one)
         ]
         for one in earlier[:1]:
             yield Finding(
@@ -47,6 +44,13 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def _is_before(one: SourceCall, setting: SourceSetting) -> bool:
+    if (one.at.file, one.at.function) == (setting.at.file, setting.at.function):
+        return one.at.line < setting.at.line
+    # The top level of a module runs as it is imported, mostly before any function.
+    return bool(setting.at.function) and not one.at.function
 
 
 def _uses_cuda(one: SourceCall) -> bool:

@@ -15,18 +15,22 @@ To fix it, pass a ``DistributedSampler`` to the DataLoader, or prepare the loade
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ddoctor.analysis.data_overlap import by_name, compare, compare_inputs, confidence, synchronised
 from ddoctor.analysis.script_source import (
+    EVALUATES,
     LOADER,
+    PLAIN,
     WRAPPERS,
     evaluates,
     is_plain,
     shown,
     with_keywords,
 )
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.steps import Steps
@@ -176,12 +180,14 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
         return  # what was measured during the training is better evidence
     loaders = script.of(LOADER)
     trains = any(loop.kind == "training" for loop in script.loops)
-    if not trains or script.splits or not is_plain(script) or any(map(_shares, loaders)):
+    training = [one for one in loaders if not evaluates(one)]
+    splits = [one for one in script.splits if not EVALUATES.search(one.text.replace("_", " "))]
+    if not trains or splits or not is_plain(script) or any(map(_shares, training)):
         return
     if any(one.iterable or one.shards for one in script.datasets):
         return
     wrapped = script.of(*WRAPPERS)[0]
-    for loader in [one for one in loaders if one.on_all_ranks and not evaluates(one)][:1]:
+    for loader in [one for one in training if one.on_all_ranks][:1]:
         data = loader.argument("dataset", 0) or "dataset"
         yield Finding(
             severity=Severity.WARNING,
@@ -204,6 +210,70 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def by_another_number(script: Script, launch: Launch | None) -> Iterator[Finding]:
+    """A sampler gets the number of the host, or that within the host, as the rank among all."""
+    hosts = (launch.hosts or 1) if launch is not None else 1
+    for one in script.of("torch.utils.data.DistributedSampler"):
+        given = one.argument("rank", 2) or ""
+        words = set(re.split(r"[\W_]+", given.lower()))
+        replicas = one.argument("num_replicas", 1) or "world"
+        of_host = "node" in words or (hosts > 1 and {"local", "rank"} <= words)
+        if of_host and re.search("world|size", replicas, re.IGNORECASE):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} takes {given} for the rank among all: several ranks have the "
+                    "same number, and read the same samples"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="leave both numbers to the sampler: it asks the process group",
+                        paste=with_keywords(one, rank=None, num_replicas=None),
+                    ),
+                ),
+            )
+            return
+
+
+def not_prepared(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    """accelerate splits the DataLoaders that it prepares, and the training uses another one."""
+    prepared = [name for one in script.of(".prepare") for name in one.arguments]
+    frameworks = {one.framework for one in script.imports}
+    if (
+        seen is not None
+        or frameworks - PLAIN != {"accelerate"}
+        or not prepared
+        or any(name.startswith("*") for name in prepared)
+        or script.splits
+        or script.unseen
+        or any("prepare_data_loader" in one.name for one in script.calls)
+    ):
+        return
+    loops = [loop.at.text for loop in script.loops if loop.kind == "training"]
+    for loader in script.of(LOADER):
+        name = loader.assigned
+        shares = {"sampler", "batch_sampler"} & {*loader.keywords}
+        used = name and any(re.search(rf"\b{re.escape(name)}\b", text) for text in loops)
+        if used and name not in prepared and not shares and not evaluates(loader):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(loader.at)} is not among what accelerator.prepare gets "
+                    f"({', '.join(prepared)}), so every rank trains on all of its data"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="prepare it as well",
+                        paste=f"{name} = accelerator.prepare({name})",
+                        caution="accelerate then also moves the batches to the device",
+                    ),
+                ),
+            )
+            return
 
 
 def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
@@ -235,9 +305,9 @@ def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[
 
 def _shares(loader: SourceCall) -> bool:
     """Whether a DataLoader may share its samples out."""
-    return any(name in loader.keywords for name in ("sampler", "batch_sampler", "**")) or (
-        len(loader.arguments) > BEFORE_SAMPLER
-    )
+    more = loader.values.get("**", "sampler") if "**" in loader.keywords else ""
+    named = {"sampler", "batch_sampler"} & {*loader.keywords}
+    return bool(named) or "sampler" in more or len(loader.arguments) > BEFORE_SAMPLER
 
 
 def _worth_sharing(loaders: Sequence[Loader]) -> bool:

@@ -10,7 +10,7 @@ To fix it, let only rank 0 load the model (``fsdp_cpu_ram_efficient_loading``), 
 meta device and load a sharded checkpoint.
 """
 
-# Above 150 lines: three ways (a plan, a run, a killed run) share the fixes.
+# Above 150 lines: four ways (a plan, a source, a run, a killed run) share the fixes.
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.script_source import WRAPPERS, shown
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import RankStart, Starts, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -32,6 +35,8 @@ SIGKILL = 9
 # Ranks that load the same model grow alike; if only rank 0 loads it, the others hardly grow.
 ALIKE = 0.8
 # Names in transformers, diffusers, safetensors and torch.
+OF_MODELS = re.compile(r"(?:AutoModel\w*|For[A-Z]\w+|Model)\.from_pretrained$")
+SHARDING = WRAPPERS[1:]
 READS = re.compile(r"from_pretrained|from_config|load_state_dict|load_checkpoint|torch\.load\b")
 MAKES = re.compile(
     r"^(transformers|diffusers|safetensors)/|^torch/serialization\.py|^nn/init\.py"
@@ -61,6 +66,57 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         cost=Cost(value=round((whole - OF_THE_HOST * plan.host_memory) / GIB, 1), unit="GiB"),
         fixes=_FIXES,
     )
+
+
+SIZE = re.compile(r"(?:^|[-_/'\"])(\d{1,4}(?:\.\d{1,2})?)[bB](?:[-_./'\"]|$)")
+"""Thousands of millions of parameters, in a model's name: ``deepseek-coder-33b-base``."""
+LARGE = 200
+"""GiB of all ranks of a host together: less fits on nearly every host with several GPUs."""
+
+
+def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Each rank calls from_pretrained for a model that is sharded afterwards."""
+    each = plan.each or 0
+    zero = plan.strategy == "DeepSpeed ZeRO-3"
+    shards = zero or plan.strategy.startswith("FSDP") or bool(script.of(*SHARDING))
+    # With these, transformers itself loads on one rank only, or in parts.
+    helps = plan.launch.on("fsdp.cpu_ram_efficient_loading") or script.loads_on_one_rank
+    by_frameworks = {"Trainer", "TRL", "accelerate"} & {one.framework for one in script.imports}
+    in_parts = zero and (script.in_parts is not None or by_frameworks)
+    if each < 2 or not shards or helps or in_parts or script.fills_in is not None:
+        return
+    for one in script.calls:
+        found = SIZE.search(" ".join(_names(one, plan))) if OF_MODELS.search(one.name) else None
+        if found is None or not one.on_all_ranks or "device_map" in one.keywords:
+            continue
+        halves = re.search("float16|fp16|half|auto", " ".join(one.keywords.values()))
+        whole = float(found[1]) * 1e9 * (2 if halves else 4)
+        if each * whole > LARGE * GIB:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.POSSIBLE,
+                because=(
+                    f"each of {each} ranks of a host runs {shown(one.at)} before the model is "
+                    f"sharded: {found[1]} billion parameters take {whole / GIB:,.0f} GiB, "
+                    f"{each * whole / GIB:,.0f} together"
+                ),
+                evidence=(
+                    Observation(
+                        name="host memory of all ranks", value=round(each * whole / GIB), unit="GiB"
+                    ),
+                ),
+                fixes=_FIXES,
+            )
+            return
+
+
+def _names(call: SourceCall, plan: LaunchPlan) -> Iterator[str]:
+    """What may name the model: the argument, what it is assigned from, and its value."""
+    yield from (*call.arguments[:1], call.values.get("0", ""), *call.origin("0", 0))
+    for given in call.arguments[:1]:
+        setting = plan.launch.get(f"arg.{given.rpartition('.')[2]}")
+        if setting is not None:
+            yield setting.value
 
 
 def sharded_in_training(starts: Starts, wrapping: Wrapping) -> Iterator[Finding]:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 LOADS, SENDS = "fsdp.cpu_ram_efficient_loading", "fsdp.sync_module_states"
@@ -44,3 +46,45 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
+SETS = (
+    "torch.distributed.checkpoint.set_model_state_dict",
+    "torch.distributed.checkpoint.set_state_dict",
+)
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """Only rank 0 has the weights in the source as well, and nothing sends them."""
+    loads, fills = script.loads_on_one_rank, script.fills_in
+    if script.unseen or loads is None or fills is None:
+        return
+    for one in script.of(FSDP):
+        sends = one.argument("sync_module_states")
+        if "**" not in one.keywords and sends in (None, "False"):
+            yield _unsent(
+                f"{shown(fills)} makes room for the weights on ranks other than 0, which alone "
+                f"loads them ({loads.place}), and {shown(one.at)} does not send them: those ranks "
+                "train from whatever was in that memory",
+                "model = FSDP(model, sync_module_states=True, ...)",
+            )
+            return
+    for one in script.of(*SETS):
+        options = one.argument("options", 2) or ""
+        if "full_state_dict=True" in options and "broadcast_from_rank0=True" not in options:
+            yield _unsent(
+                f"only rank 0 loads the state ({shown(loads)}), and {shown(one.at)} does not send "
+                "it: the shards of the other ranks stay as they are",
+                "StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)",
+            )
+            return
+
+
+def _unsent(because: str, paste: str) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=because,
+        fixes=(Fix.python(summary="send the weights of rank 0 to all ranks", paste=paste),),
+    )

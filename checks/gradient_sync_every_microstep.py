@@ -87,7 +87,10 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
     if recorded is not None:
         return  # what was measured during the training is better evidence
     wrapped = script.of("torch.nn.parallel.DistributedDataParallel")
-    if len(wrapped) != 1 or not is_plain(script) or script.holds_back:
+    by_accelerate = script.of("accelerate.Accelerator")
+    alone = len(wrapped) == 1 and is_plain(script)
+    prepared = len(by_accelerate) == 1 and not (wrapped or script.of(".accumulate"))
+    if not (alone or prepared) or script.holds_back:
         return
     steps = [one for one in script.of(".step") if "training" in one.within and STEPS.search(one.on)]
     passes = [one for one in script.of(".backward") if "training" in one.within]
@@ -95,7 +98,7 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
     if len(steps) != 1 or len(passes) != 1 or passes[0].step not in ((), ("loop",)):
         return
     (step,), (back,) = steps, passes
-    together = (step.at.file, step.at.function) == (back.at.file, back.at.function)
+    together = step.at.file == back.at.file
     counted = "%" in step.test and "condition" in step.step
     if together and (counted or (back.step == ("loop",) and step.in_each_step)):
         when = f"only if {step.test}" if counted else "after the inner loop"
@@ -105,11 +108,24 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
             confidence=Confidence.LIKELY,
             because=(
                 f"{shown(step.at)} runs {when}, but {shown(back.at)} runs in every "
-                f"micro-step, and no line calls no_sync: DDP ({shown(wrapped[0].at)}) reduces the "
-                "gradients each time"
+                f"micro-step, and no line calls {'no_sync' if alone else 'accumulate or no_sync'}: "
+                f"DDP ({shown((wrapped or by_accelerate)[0].at)}) reduces the gradients each time"
             ),
             fixes=(
                 Fix.python(
+                    summary="let accelerate accumulate: it holds the gradients back, and divides "
+                    "the loss",
+                    paste=(
+                        "accelerator = Accelerator(gradient_accumulation_steps=N)\n"
+                        "with accelerator.accumulate(model):\n"
+                        "    ...  # forward and loss, not divided\n"
+                        "    accelerator.backward(loss)\n"
+                        f"    {step.at.text}\n"
+                        "    optimizer.zero_grad()"
+                    ),
+                )
+                if prepared
+                else Fix.python(
                     summary="run forward and backward inside no_sync(), except in the last "
                     "micro-step",
                     paste=(

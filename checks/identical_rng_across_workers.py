@@ -10,13 +10,21 @@ Symptoms: no error; the model generalises worse.
 To fix it, seed the generator in a ``worker_init_fn`` with the seed of the worker.
 """
 
+# Above 150 lines: what workers start with, and two mistakes of the source.
+
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.data_overlap import by_name, place
-from ddoctor.analysis.script_source import LOADER, shown, with_keywords, worker_count
+from ddoctor.analysis.script_source import (
+    LOADER,
+    evaluates,
+    shown,
+    with_keywords,
+    worker_count,
+)
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -54,15 +62,17 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
             drawn = one.generator is not None and made == (one.name,) and not one.shards_workers
             if one.generator is None or not drawn or "worker_init_fn" in loader.keywords:
                 continue
-            count = worker_count(loader) or 0
-            if count > 1 and "**" not in loader.keywords:
+            count = worker_count(loader)
+            several = count is None or count > 1
+            if several and "**" not in loader.keywords and "num_workers" in loader.keywords:
                 generator = one.generator.text.partition("=")[0].strip()
                 yield Finding(
                     severity=Severity.WARNING,
-                    confidence=Confidence.LIKELY,
+                    confidence=Confidence.LIKELY if count else Confidence.POSSIBLE,
                     because=(
                         f"{shown(one.generator)} makes one generator for the dataset, and each of "
-                        f"the {count} workers of {shown(loader.at)} gets a copy in the same state"
+                        f"the {count or 'several'} workers of {shown(loader.at)} gets a copy in "
+                        "the same state"
                     ),
                     fixes=(
                         Fix.python(
@@ -79,6 +89,36 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
                     ),
                 )
                 return
+
+
+def by_a_constant(script: Script, loading: Loading | None) -> Iterator[Finding]:
+    """A function for the workers seeds all of them alike."""
+    seeds = {one.function: one.at for one in script.constant_seeds}
+    for loader in script.of(LOADER):
+        made = loader.origin("worker_init_fn")
+        if loading is None and len(made) == 1 and made[0] in seeds and not evaluates(loader):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(seeds[made[0]])} gives every worker of {shown(loader.at)} the same "
+                    "seed, on every rank and in every epoch: they draw the same random numbers"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="seed each worker by the seed that torch gives it",
+                        paste=(
+                            "def seed_worker(worker):\n"
+                            "    seed = torch.initial_seed() % 2**32\n"
+                            "    numpy.random.seed(seed)\n"
+                            "    random.seed(seed)"
+                        ),
+                        caution="torch.initial_seed() differs between ranks only if their "
+                        "torch.manual_seed does",
+                    ),
+                ),
+            )
+            return
 
 
 def _finding(source: str, rows: Sequence[tuple[Loader, Sequence[int]]], where: Where) -> Finding:

@@ -26,9 +26,9 @@ from ddoctor.analysis.data_overlap import (
     place,
     synchronised,
 )
-from ddoctor.analysis.script_source import LOADER, is_plain, shown, worker_count
+from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown, worker_count
 from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall, SourceDataset
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -107,7 +107,10 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
         streams = [one for one in script.datasets if one.iterable and made == (one.name,)]
         several = (worker_count(loader) or 0) > 1 and "worker_init_fn" not in loader.keywords
         for stream in streams[:1]:
-            ranks = is_plain(script) and not script.splits
+            ranks = is_plain(script) and not script.splits and not stream.shards_ranks
+            if stream.shards_workers and ranks:
+                yield _without_rank(stream, loader)
+                return
             if stream.shards or stream.random or not (several or ranks):
                 continue
             who = "rank and worker" if several and ranks else "worker" if several else "rank"
@@ -121,6 +124,39 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
                 fixes=(_shard(stream.name.rpartition(".")[2]),),
             )
             return
+
+
+def _without_rank(stream: SourceDataset, loader: SourceCall) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{shown(stream.at)} asks for its worker and not for its rank, and no line gives each "
+            f"rank a part: with {shown(loader.at)} all ranks read the same stream"
+        ),
+        fixes=(_shard(stream.name.rpartition(".")[2]),),
+    )
+
+
+def a_hub_stream(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    """A dataset of Hugging Face that is streamed, and that nothing splits between the ranks."""
+    streams = [
+        one
+        for one in script.of("datasets.load_dataset")
+        if one.keywords.get("streaming") == "True" and one.on_all_ranks and not evaluates(one)
+    ]
+    loads = script.of(LOADER)
+    if seen is not None or not streams or not loads or script.splits or not is_plain(script):
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{shown(streams[0].at)} streams the same samples to every rank: no line splits them, "
+            f"and the DataLoader at {loads[0].at.place} shares them out between its workers only"
+        ),
+        fixes=(_split_at("before the DataLoader"),),
+    )
 
 
 def _same_workers(one: FirstBatches) -> Sequence[tuple[int, ...]]:
@@ -137,18 +173,22 @@ def _same_workers(one: FirstBatches) -> Sequence[tuple[int, ...]]:
 
 def _fix(loader: Loader) -> Fix:
     if loader.dataset == "IterableDataset":  # The class of Hugging Face datasets.
-        return Fix.python(
-            summary="split the stream between the ranks; datasets does so between workers",
-            paste=(
-                "from datasets.distributed import split_dataset_by_node\n"
-                "\n"
-                "dataset = split_dataset_by_node(\n"
-                "    dataset, rank=dist.get_rank(), world_size=dist.get_world_size()\n"
-                f")  # before the DataLoader at {loader.name}"
-            ),
-            caution="splits evenly only if the number of shards is a multiple of the ranks",
-        )
+        return _split_at(f"before the DataLoader at {loader.name}")
     return _shard(loader.dataset)
+
+
+def _split_at(place: str) -> Fix:
+    return Fix.python(
+        summary="split the stream between the ranks; datasets does so between workers",
+        paste=(
+            "from datasets.distributed import split_dataset_by_node\n"
+            "\n"
+            "dataset = split_dataset_by_node(\n"
+            "    dataset, rank=dist.get_rank(), world_size=dist.get_world_size()\n"
+            f")  # {place}"
+        ),
+        caution="splits evenly only if the number of shards is a multiple of the ranks",
+    )
 
 
 def _shard(dataset: str) -> Fix:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.script_source import evaluates, is_plain, shown
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -72,22 +72,22 @@ def same_order_again(
 
 def in_the_source(script: Script) -> Iterator[Finding]:
     epochs = [loop.at for loop in script.loops if loop.kind == "epoch"]
-    if (
-        not epochs
-        or not is_plain(script)
-        or any(one.name.endswith("set_epoch") for one in script.calls)
-    ):
+    if not epochs or not is_plain(script, "DeepSpeed"):
+        return
+    calls = [one for one in script.calls if one.name.endswith("set_epoch")]
+    if not all(_is_before(one, epochs) for one in calls):
         return
     for sampler in script.of("torch.utils.data.DistributedSampler"):
-        shuffles = sampler.argument("shuffle", 3) in (None, "True")
-        if shuffles and "**" not in sampler.keywords and not evaluates(sampler):
+        shuffles = sampler.argument("shuffle", 3)
+        if shuffles != "False" and "**" not in sampler.keywords and not evaluates(sampler):
             name = sampler.assigned or "loader.sampler"
             yield Finding(
                 severity=Severity.WARNING,
-                confidence=Confidence.LIKELY,
+                confidence=Confidence.LIKELY if shuffles in (None, "True") else Confidence.POSSIBLE,
                 because=(
-                    f"{shown(sampler.at)} shuffles, and no line of the script calls set_epoch in "
-                    f"the loop over epochs at {shown(epochs[0])}"
+                    f"{shown(sampler.at)} shuffles, and "
+                    + (f"only {calls[0].at.place}, before" if calls else "no line of the script")
+                    + f" the loop over epochs at {shown(epochs[0])}, calls set_epoch"
                 ),
                 fixes=(
                     Fix.python(
@@ -98,6 +98,14 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def _is_before(call: SourceCall, epochs: Sequence[SourceLine]) -> bool:
+    """Whether it is called once before the loop over epochs, in the same function."""
+    return not call.within and any(
+        (one.file, one.function) == (call.at.file, call.at.function) and call.at.line < one.line
+        for one in epochs
+    )
 
 
 def _orders(loader: Loader, seen: DataSeen | None) -> Sequence[tuple[str, ...]]:

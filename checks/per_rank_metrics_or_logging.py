@@ -22,7 +22,7 @@ from statistics import median
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.script_source import is_plain, shown
+from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown, targets
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import HotLine, Lines, Steps
@@ -105,6 +105,39 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             return
 
 
+REDUCES = ("all_reduce", "reduce", "all_gather", "gather", "all_gather_object", "gather_object")
+OTHERS_REDUCE = frozenset({"TorchMetrics", "Trainer", "Lightning", "TRL"})
+
+
+def of_a_part(script: Script) -> Iterator[Finding]:
+    """Each rank evaluates its own part of the data, and nothing adds the parts up."""
+    frameworks = {one.framework for one in script.imports}
+    by_accelerate = "accelerate" in frameworks
+    names = [one.name.rpartition(".")[2] for one in script.calls]
+    if (
+        not is_plain(script, "accelerate")
+        or OTHERS_REDUCE & frameworks
+        or any(name.startswith(REDUCES) or name.endswith("_tensor") for name in names)
+    ):
+        return
+    prepared = {name for one in script.of(".prepare") for name in one.arguments}
+    for one in script.of(LOADER):
+        variables = {one.assigned, *targets(one)} - {""}
+        shared = "sampler" in one.keywords or (by_accelerate and bool(variables & prepared))
+        if evaluates(one) and shared and one.on_all_ranks:
+            adds = "gather_for_metrics" if by_accelerate else "all_reduce"
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.POSSIBLE,
+                because=(
+                    f"{shown(one.at)} gives each rank a part of the evaluation, and no line of the "
+                    f"script calls {adds} or the like: what one rank reports is of its part alone"
+                ),
+                fixes=(_GATHERED if by_accelerate else _REDUCED,),
+            )
+            return
+
+
 def _share(rank: LiveRankState, line: Frame) -> float:
     """The share of the time, 0 to 1, in which the rank logs or computes metrics at this line."""
     # On a GPU such a line may wait for the value that it prints, which is not its own time.
@@ -128,15 +161,6 @@ def _is_named(text: str) -> bool:
 def _finding(at: str, text: str, words: str, ranks: tuple[int, ...], share: float) -> Finding:
     metrics = METRICS.search(words) is not None
     what = "computes metrics" if metrics else "logs"
-    reduced = Fix.python(
-        summary="all-reduce the counts, then divide",
-        paste=(
-            "counts = torch.tensor([correct, seen], device=device)\n"
-            "torch.distributed.all_reduce(counts)\n"
-            "accuracy = counts[0].item() / counts[1].item()"
-        ),
-        caution="once per evaluation, not in every step",
-    )
     once = Fix.python(
         summary="log on rank 0 only, every 50 steps",
         paste=f"if torch.distributed.get_rank() == 0 and step % 50 == 0:\n    {text}",
@@ -160,5 +184,20 @@ def _finding(at: str, text: str, words: str, ranks: tuple[int, ...], share: floa
         ),
         where=Where(ranks=ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(reduced if metrics else once,),
+        fixes=(_REDUCED if metrics else once,),
     )
+
+
+_REDUCED = Fix.python(
+    summary="all-reduce the counts, then divide",
+    paste=(
+        "counts = torch.tensor([correct, seen], device=device)\n"
+        "torch.distributed.all_reduce(counts)\n"
+        "accuracy = counts[0].item() / counts[1].item()"
+    ),
+    caution="once per evaluation, not in every step",
+)
+_GATHERED = Fix.python(
+    summary="gather what the metric needs from all ranks",
+    paste="predictions, labels = accelerator.gather_for_metrics((predictions, labels))",
+)

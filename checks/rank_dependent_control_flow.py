@@ -9,10 +9,11 @@ Symptoms: all ranks wait, each in a collective, and their stacks show different 
 To fix it, decide on all ranks alike: all-reduce the condition first.
 """
 
-# Above 150 lines: runs, live runs, flight records and logs show it differently.
+# Above 150 lines: runs, live runs, flight records, logs and the source show it differently.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import collective_mismatch, endings, log_events
@@ -20,12 +21,58 @@ from ddoctor.analysis.collective_mismatch import ALIKE, have_passed, held, left_
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
+
+
+# What a rank knows of its own batch alone.
+OF_ITS_BATCH = re.compile(r"is_?finite|is_?nan|is_?inf\b", re.IGNORECASE)
+DATA_PARALLEL = frozenset({"accelerate", "DeepSpeed"})
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """A rank whose own loss is not finite leaves the step before its backward pass."""
+    if not is_plain(script, *DATA_PARALLEL):
+        return
+    agreed = [
+        one for one in script.calls if one.collective is not None and "training" in one.within
+    ]
+    for one in script.of(".backward"):
+        skips = OF_ITS_BATCH.search(one.unless)
+        before = [
+            other
+            for other in agreed
+            if other.at.file == one.at.file and other.at.line < one.at.line
+        ]
+        if skips and "training" in one.within and not before:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"a rank leaves the step before {shown(one.at)} if `{one.unless}`, which it "
+                    "decides by its own batch: the others wait for its gradients"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="decide on all ranks alike",
+                        paste=(
+                            "bad = (~torch.isfinite(loss.detach())).float()\n"
+                            "torch.distributed.all_reduce(bad, torch.distributed.ReduceOp.MAX)\n"
+                            "if bad.item():\n"
+                            "    continue"
+                        ),
+                        caution="item() waits for the GPU in each step; a GradScaler skips such "
+                        "steps without it",
+                    ),
+                ),
+            )
+            return
 
 
 def waiting_apart(run: TrainingRun) -> Iterator[Finding]:

@@ -18,6 +18,7 @@ To fix it, use ``drop_last=True``, end the epoch on all ranks with the shortest 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -26,8 +27,10 @@ from ddoctor.analysis.data_overlap import by_name, even, place, synchronised
 from ddoctor.analysis.ddp_options import JOIN
 from ddoctor.analysis.live_ranks import named
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.script_source import EVALUATES, LOADER, evaluates, is_plain, shown
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -42,6 +45,54 @@ EXPLAINS = (
     "rank0-only-collective",
     "script-error",
 )
+
+
+# `rows[rank::world]`, or `number % world == rank`.
+SLICED = re.compile(
+    r"\[[^\]]*rank[^\]]*::[^\]]*\]|%\s*[\w.()]*(?:world|replicas|ranks)[\w.()]*\s*==\s*[\w.]*rank",
+    re.IGNORECASE,
+)
+
+
+def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
+    """The script deals items out to the ranks, and trains on all that a rank got."""
+    joined = any("join" in one.name.lower() for one in script.calls)
+    loaders = [one for one in script.of(LOADER) if not evaluates(one)]
+    loops = [loop.at.text for loop in script.loops if loop.kind == "training"]
+    if (
+        loading is not None
+        or joined
+        or not is_plain(script)
+        or not loaders
+        or any("sampler" in name for one in loaders for name in one.keywords)
+        or any(re.search(r"\brange\(|\bislice\(|\bcycle\(", text) for text in loops)
+        or any(one.iterable for one in script.datasets)
+    ):
+        return
+    for line in script.splits:
+        even = "//" in line.text or EVALUATES.search(line.function.replace("_", " "))
+        if SLICED.search(line.text) and not even:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.POSSIBLE,
+                because=(
+                    f"{shown(line)} gives the ranks different numbers of items, and the training "
+                    f"({loaders[0].at.place}) uses all that a rank got: a rank with more batches "
+                    "waits at the end of the epoch for one that has finished"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="end the epoch of all ranks with the shortest one",
+                        paste=(
+                            "batches = torch.tensor(len(loader), device=device)\n"
+                            "dist.all_reduce(batches, dist.ReduceOp.MIN)\n"
+                            "for batch in itertools.islice(loader, batches.item()):\n"
+                            "    ..."
+                        ),
+                    ),
+                ),
+            )
+            return
 
 
 def batches_differ(

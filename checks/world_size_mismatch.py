@@ -138,6 +138,19 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
             tasks,
             "#SBATCH --ntasks-per-node=1  # torchrun starts the ranks of its host",
         )
+    stated = launch.get("env.WORLD_SIZE")
+    if (
+        stated is not None
+        and None not in (stated.number, plan.ranks)
+        and stated.number != plan.ranks
+        and launch.launcher == "python"
+        and launch.around
+    ):
+        yield _in_a_launch(
+            f"WORLD_SIZE is {stated.number} ({stated.at}), and {plan.ranks} processes are started",
+            stated,
+            f"export WORLD_SIZE={plan.ranks}",
+        )
     granted = launch.get("nodes", "pods")
     if (
         granted is not None

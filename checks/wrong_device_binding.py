@@ -11,12 +11,16 @@ shows all processes on GPU 0; "invalid device ordinal" on all hosts but the firs
 To fix it, call ``torch.cuda.set_device`` with LOCAL_RANK before ``init_process_group``.
 """
 
+# Above 150 lines: joined ranks, a run, a log, and three mistakes of the source.
+
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_ranks import by_global_rank, device_of
 from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.gpus import Gpus
@@ -114,6 +118,45 @@ def by_the_global_rank(script: Script) -> Iterator[Finding]:
             return
 
 
+def on_one_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Every rank works on the GPU whose number the source has."""
+    places = [
+        one
+        for one in script.of("torch.device", "torch.cuda.set_device", ".to", ".cuda")
+        if _is_fixed(one) and one.on_all_ranks and "condition" not in one.within
+    ]
+    shown_one = any("CUDA_VISIBLE_DEVICES" in one.name for one in script.settings)
+    per_rank = any(one.name.endswith("CUDA_VISIBLE_DEVICES") for one in plan.launch.settings)
+    if (
+        not places
+        or (plan.each or 0) < 2
+        or shown_one
+        or per_rank
+        or not is_plain(script)
+        or any(not _is_fixed(one) for one in script.of("torch.cuda.set_device"))
+    ):
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{shown(places[0].at)} names one GPU, and {plan.each} ranks of a host run this line: "
+            "all of them use it, and NCCL allows one rank per GPU"
+        ),
+        fixes=(_BY_LOCAL_RANK,),
+    )
+
+
+def _is_fixed(one: SourceCall) -> bool:
+    """Whether it names a GPU by a number that is written there."""
+    given = one.arguments[0].strip("'\"") if one.arguments else ""
+    if one.name in ("torch.cuda.set_device", ".cuda") and given.isdigit():
+        return True
+    return re.fullmatch(r"cuda:\d", given) is not None or (
+        one.name == "torch.device" and given == "cuda" and one.arguments[1:2] == ("0",)
+    )
+
+
 def without_a_device(script: Script) -> Iterator[Finding]:
     """The source uses NCCL and the default GPU, which is the first one for every rank."""
     joins = [
@@ -121,7 +164,7 @@ def without_a_device(script: Script) -> Iterator[Finding]:
         for one in script.of("torch.distributed.init_process_group")
         if "nccl" in (one.argument("backend", 0) or "")
     ]
-    uses = [one for one in script.of(".cuda", ".to") if _takes_the_default(one)]
+    uses = [one for one in script.of(".cuda", ".to", "torch.device") if _takes_the_default(one)]
     if not joins or not uses or script.names_device is not None or not is_plain(script):
         return
     yield Finding(
@@ -136,7 +179,8 @@ def without_a_device(script: Script) -> Iterator[Finding]:
 
 
 def _takes_the_default(one: SourceCall) -> bool:
-    return not one.arguments or one.arguments[0] in ("'cuda'", '"cuda"')
+    named = one.arguments[:1] in (("'cuda'",), ('"cuda"',))
+    return (named and len(one.arguments) == 1) or (one.name == ".cuda" and not one.arguments)
 
 
 _BY_LOCAL_RANK = Fix.python(

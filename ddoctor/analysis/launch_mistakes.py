@@ -196,7 +196,28 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
                 paste=f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'",
             ),
         )
+    elif rank is not None and _of_the_batch_host(rank, launch):
+        yield Mistake(
+            because=f"the batch script puts in {rank.value} before srun starts ({rank.at}), so "
+            f"each of the {hosts} hosts gets the number of the first one, 0",
+            at=rank,
+            fix=Fix(
+                summary="let the shell of each host put it in: in single quotes",
+                paste=f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'",
+            ),
+        )
     yield from _address(launch, hosts)
+
+
+def _of_the_batch_host(rank: Setting, launch: Launch) -> bool:
+    """Whether a variable of each task is put in by the script of sbatch, for all of them.
+
+    The rendezvous c10d counts the hosts itself.
+    """
+    counts = launch.get("rendezvous")
+    by_sbatch = launch.around[-3:] == ("sbatch", rank.file, "srun")
+    own = re.fullmatch(r"\$\{?SLURM_(?:NODEID|PROCID)\}?", rank.value) is not None
+    return by_sbatch and own and (counts is None or counts.value == "static")
 
 
 def _chosen_twice(launch: Launch) -> Iterator[Mistake]:

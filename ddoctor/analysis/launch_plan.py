@@ -138,9 +138,9 @@ class LaunchPlan(Derived):
 
     @property
     def devices(self) -> tuple[str, ...] | None:
-        """The devices that are made visible; None: all."""
+        """The devices that are made visible; None: all, or only the shell of a rank knows."""
         found = self.get("env.CUDA_VISIBLE_DEVICES", "devices")
-        if found is None or found.value == "all":
+        if found is None or found.value == "all" or "$" in found.value:
             return None
         return tuple(filter(None, (one.strip() for one in found.value.split(","))))
 

@@ -14,17 +14,18 @@ WRAPPERS = (
     "torch.distributed.fsdp.FullyShardedDataParallel",
     "torch.distributed.fsdp.fully_shard",
 )
-PLAIN = frozenset({"DDP", "FSDP1", "FSDP2"})
+PLAIN = frozenset({"DDP", "FSDP1", "FSDP2", "TorchMetrics"})
 """What leaves samplers, devices and files to the script. Other frameworks care for some of it."""
 LOADER = "torch.utils.data.DataLoader"
 MOST_QUOTED = 80
 EVALUATES = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|test|eval|dev)(?:$|[^a-z])", re.I)
 
 
-def is_plain(script: Script) -> bool:
-    """Whether it wraps a model by DDP or FSDP itself, and no framework helps."""
-    alone = {one.framework for one in script.imports} <= PLAIN
-    return alone and bool(script.of(*WRAPPERS)) and not script.unseen
+def is_plain(script: Script, *also: str) -> bool:
+    """Whether it wraps a model by DDP or FSDP itself, and no framework but ``also`` helps."""
+    alone = {one.framework for one in script.imports} <= PLAIN | {*also}
+    wraps = script.of(*WRAPPERS) or any(one.framework in also for one in script.imports)
+    return alone and bool(wraps) and not script.unseen
 
 
 def shown(line: SourceLine) -> str:
@@ -58,6 +59,17 @@ def written(call: SourceCall) -> str:
     )
     function = f"{call.on}.{name}" if call.on else name
     return f"{function}({', '.join((*call.arguments, *keywords))})"
+
+
+def targets(call: SourceCall) -> tuple[str, ...]:
+    """The variables that the statement of a call assigns, such as ``model, loader``."""
+    tree = _parsed(call.at.text)
+    statement = tree.body[0] if tree is not None and tree.body else None
+    if not isinstance(statement, ast.Assign):
+        return ()
+    first = statement.targets[0]
+    parts = first.elts if isinstance(first, ast.Tuple | ast.List) else [first]
+    return tuple(map(ast.unparse, parts))
 
 
 def with_keywords(call: SourceCall, **values: str | None) -> str:

@@ -60,6 +60,8 @@ class SourceCall(Part, frozen=True, kw_only=True):
 
     Names of the called functions, ``os.environ[RANK]`` for a variable, literals, or ``UNKNOWN``.
     """
+    values: Mapping[str, str] = {}
+    """The source of what an argument, a variable, is assigned from, if that is one expression."""
     on: str = ""
     """The object of a method, such as ``optimizer``."""
     made_by: tuple[str, ...] = ()
@@ -67,9 +69,12 @@ class SourceCall(Part, frozen=True, kw_only=True):
     assigned: str = ""
     """The variable that gets the result."""
     within: tuple[Within, ...] = ()
-    """The loops and branches of its function that contain it, the innermost last."""
+    """The loops and branches that contain it, the innermost last: those of its function, and those
+    around the only call of that function."""
     test: str = ""
     """The condition of the innermost branch around it that does not test a rank."""
+    unless: str = ""
+    """The condition on which the step, or the function, is left right before it."""
     branch: SourceLine | None = None
     """The innermost branch around it that tests a rank."""
     always: bool = False
@@ -136,12 +141,22 @@ class SourceDataset(Part, frozen=True, kw_only=True):
     """Whether a word of it hints that it gives each rank or worker a different part."""
     shards_workers: bool = False
     """Whether it asks for the DataLoader worker that it runs in."""
+    shards_ranks: bool = False
+    """Whether a word of it hints that it knows its rank."""
     random: bool = False
     """Whether it draws random numbers."""
     generator: SourceLine | None = None
     """Where it makes a random generator, once, that every item then draws from."""
     cuda: SourceLine | None = None
     """Where an item is put on the GPU."""
+
+
+class SourceSeed(Part, frozen=True, kw_only=True):
+    """A function that seeds random numbers with a constant, and uses none of its arguments."""
+
+    function: str
+    """Its full name."""
+    at: SourceLine
 
 
 class SourceImport(Part, frozen=True, kw_only=True):
@@ -167,12 +182,19 @@ class Script(Section, frozen=True, kw_only=True):
     loops: tuple[SourceLoop, ...] = ()
     settings: tuple[SourceSetting, ...] = ()
     datasets: tuple[SourceDataset, ...] = ()
+    constant_seeds: tuple[SourceSeed, ...] = ()
     kept_losses: tuple[SourceLine, ...] = ()
     """Statements of a training loop that store a loss with its graph beyond the step."""
     splits: tuple[SourceLine, ...] = ()
     """Lines that use the rank or the number of ranks in a way that may select data."""
     names_device: SourceLine | None = None
     """The first line with a word for a local rank, or for one of several GPUs."""
+    fills_in: SourceLine | None = None
+    """The first line that gives a model of the meta device memory without values, ``to_empty``."""
+    loads_on_one_rank: SourceLine | None = None
+    """The first line by which rank 0 alone loads a model or its state."""
+    in_parts: SourceLine | None = None
+    """The first line that lets DeepSpeed make a model in parts, as ``HfDeepSpeedConfig``."""
     holds_back: SourceLine | None = None
     """The first line that holds back DDP's reduction, such as ``model.no_sync()``."""
 

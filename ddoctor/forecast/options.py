@@ -51,7 +51,7 @@ class Lora:
 
     @property
     def full(self) -> bool:
-        """Whether they stay in fp32 beside weights in bf16, and compute by autocast, as in PEFT."""
+        """Whether they stay in fp32 where the weights are in bf16, as in PEFT, with autocast."""
         return bool(self._part("full"))
 
     def covers(self, layer: str) -> bool:

@@ -18,7 +18,6 @@ OTHERS = {
     *("parse_known_args", "add_subparsers", "add_argument_group", "parents", "optparse"),
 }
 HELP = ("-h", "--help")
-PARSERS = ("parser", "argparser", "arg_parser")
 NEAR = 0.75
 
 
@@ -38,6 +37,14 @@ def refused(tree: ast.Module, given: Mapping[str, Setting], script: str) -> Iter
 def _in_sight(tree: ast.Module) -> bool:
     """Whether the script has one parser, to which nothing else may add options."""
     found, makes = set[str](), 0
+    parsers = {
+        named(target)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Assign)
+        and isinstance(node.value, ast.Call)
+        and named(node.value.func).endswith("ArgumentParser")
+        for target in node.targets
+    }
     for node in ast.walk(tree):
         if isinstance(node, ast.Name):
             found.add(node.id)
@@ -50,7 +57,8 @@ def _in_sight(tree: ast.Module) -> bool:
             makes += named(node.func).endswith("ArgumentParser")
             if named(node.func) == "add_argument" and not _constant(node):
                 return False
-            if any(isinstance(word, ast.Name) and word.id in PARSERS for word in node.args):
+            given = (*node.args, *(word.value for word in node.keywords))
+            if any(named(word) in parsers for word in given if isinstance(word, ast.Name)):
                 return False
     return makes == 1 and "parse_args" in found and not found & OTHERS
 

@@ -29,7 +29,8 @@ MATTERING = (
     *("torch.utils.checkpoint.", "torch.utils.tensorboard.", "torch.device"),
     *("torch.multiprocessing.", "multiprocessing.", "concurrent.futures.ProcessPoolExecutor"),
     *("wandb.init", "accelerate.", "deepspeed.init", "gc.collect", "lightning.", "transformers."),
-    *("torch.optim.", "diffusers.optimization."),
+    *("torch.optim.", "diffusers.optimization.", "datasets.load_dataset"),
+    *("torch.distributed.checkpoint.", "torch.distributed.fsdp."),
 )
 """The beginnings of their full names."""
 OF_CUDA = frozenset(

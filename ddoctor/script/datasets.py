@@ -12,10 +12,11 @@ from ddoctor.script.ranks import lower
 SHARDS = frozenset(
     {
         *("rank", "ranks", "world", "shard", "shards", "sharded", "worker", "workers", "replica"),
-        *("replicas", "split", "islice", "node", "process", "processes", "distributed"),
+        *("replicas", "islice", "node", "process", "processes", "distributed"),
     }
 )
 """Words of code that gives each rank or worker its own part of a stream."""
+OF_RANKS = SHARDS - {"shard", "shards", "sharded", "worker", "workers", "islice"}
 ITEMS = ("__getitem__", "__iter__", "__getitems__")
 GENERATORS = (
     *("numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator"),
@@ -43,6 +44,7 @@ def datasets(nodes: Sequence[ast.AST], names: Names, at: Line) -> Iterator[Sourc
                 iterable=stream and "__getitem__" not in methods,
                 shards=bool(SHARDS & found),
                 shards_workers="worker" in found,
+                shards_ranks=bool(OF_RANKS & found),
                 random=bool(set(DRAWS) & found),
                 generator=_generator(methods, names, at),
                 cuda=_cuda(methods, at),

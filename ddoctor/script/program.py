@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from ddoctor.script.calls import is_collective
 from ddoctor.script.modules import MAIN
 from ddoctor.script.names import PRINT, variable
 from ddoctor.script.ranks import lower
-from ddoctor.script.scopes import Block, Call, Scope, Statement, Walk
+from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
 from ddoctor.script.values import origins
 
 BACKWARD = ("backward", "manual_backward")
@@ -102,6 +102,30 @@ class Program:
             return {"backward"}
         steps = call.method == "step" and not OTHER_STEPS & lower(call.on)
         return {"step"} if steps else set()
+
+    def around(self, call: Call) -> tuple[Block, ...]:
+        """What contains a call: also what contains the only call of its function.
+
+        Tests of the rank count in its function alone: callers tell whether one tests it.
+        """
+        return (*self._outside(call.scope, DEEPEST), *call.around)
+
+    def _outside(self, scope: Scope, deepest: int) -> tuple[Block, ...]:
+        callers = self._callers.get(_own(scope), [])
+        if len(callers) != 1 or not deepest or self.called(callers[0]) is not scope:
+            return ()
+        (one,) = callers
+        kept = (block for block in one.around if block.kind not in RANK_TESTS)
+        return (*self._outside(one.scope, deepest - 1), *kept)
+
+    @cached_property
+    def _callers(self) -> Mapping[str, Sequence[Call]]:
+        """Calls by the name of what they call, or pass on."""
+        found: dict[str, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            for name in _callees(call):
+                found[name].append(call)
+        return found
 
     @cached_property
     def of_some_ranks(self) -> frozenset[Scope]:

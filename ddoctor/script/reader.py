@@ -16,6 +16,7 @@ from ddoctor.evidence.script import (
     SourceImport,
     SourceLine,
     SourceLoop,
+    SourceSeed,
     SourceSetting,
     Within,
 )
@@ -27,6 +28,7 @@ from ddoctor.script.names import PRINT, moved, source, variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import hints, lower, own_name
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
+from ddoctor.script.seeding import constant_seeds
 from ddoctor.script.splits import splits
 from ddoctor.script.values import origins
 
@@ -56,6 +58,7 @@ FRAMEWORKS = {
     "torchtitan": "torchtitan",
     "fairseq": "fairseq",
     "torch_xla": "torch_xla",
+    "torchmetrics": "TorchMetrics",
     "apex": "Apex",
     "nvidia.dali": "DALI",
     "ffcv": "FFCV",
@@ -70,6 +73,9 @@ FRAMEWORKS = {
 }
 """Names of packages, and of torch's own ways, as users call them."""
 DEVICES = ("set_device", "device_id", "device_ids", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
+LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkpoint")
+"""Functions that read a model or its state from a file."""
+IN_PARTS = ("HfDeepSpeedConfig", "Init", "GatheredParameters")
 HOLDS_BACK = ("no_sync", "require_backward_grad_sync", "set_requires_gradient_sync")
 SETTINGS = ("torch.backends.", "os.environ[")
 
@@ -104,9 +110,23 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for top in walk.scopes[:1]
             for one in datasets(top.module.nodes, top.names, partial(at, scope=top))
         ),
+        constant_seeds=_first(
+            SourceSeed(function=name, at=at(node, scope))
+            for name, node, scope in constant_seeds(program)
+        ),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),
         names_device=_line(walks, _names_a_device, at),
+        fills_in=_line(walks, "to_empty".__eq__, at),
+        loads_on_one_rank=next(
+            (
+                at(call.node, call.scope)
+                for call in program.calls
+                if call.method in LOADS and any(one.kind == "one-rank" for one in call.around)
+            ),
+            None,
+        ),
+        in_parts=_line(walks, IN_PARTS.__contains__, at),
         holds_back=_line(walks, _holds_back, at),
         unseen=tuple(modules.unseen),
     )
@@ -228,7 +248,9 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         *((word.arg or "**", word.value) for word in node.keywords),
     ][:MOST_ARGUMENTS]
     branches = [block for block in call.around if block.kind in RANK_TESTS]
-    tests = [block for block in call.around if block.kind == "condition" and block.test]
+    around = program.around(call)
+    tests = [block for block in around if block.kind == "condition" and block.test]
+    left = [block for block in around if block.rest and _leaves_the_step(block)]
     reached = program.reached(call) if _for_one_rank(call) else None
     if reached is None and is_collective(call):
         reached = call
@@ -240,15 +262,29 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         arguments=tuple(_cut(source(value)) for name, value in given if name.isdigit()),
         keywords={name: _cut(source(value)) for name, value in given if not name.isdigit()},
         origins={name: origins(value, call.scope) for name, value in given},
+        values={name: text for name, value in given if (text := _assigned(value, call.scope))},
         on=call.on,
         made_by=origins(on, call.scope) if variable(on) and call.name.startswith(".") else (),
         assigned=_target(call),
-        within=tuple(_within(call.around, program)),
+        within=tuple(_within(around, program)),
         test=_cut(source(tests[-1].test)) if tests and tests[-1].test else "",
+        unless=_cut(source(left[-1].test)) if left and left[-1].test else "",
         branch=at(branches[-1].node, call.scope) if branches else None,
         always=program.always(call),
         for_some_ranks=call.scope in program.of_some_ranks,
         collective=at(reached.node, reached.scope) if reached is not None else None,
+    )
+
+
+def _assigned(value: ast.expr, scope: Scope) -> str:
+    name = variable(value)
+    shown = scope.shown(name) if name else ()
+    return _cut(source(shown[0])) if len(shown) == 1 else ""
+
+
+def _leaves_the_step(block: Block) -> bool:
+    return isinstance(block.node, ast.If) and isinstance(
+        block.node.body[-1], ast.Continue | ast.Return
     )
 
 

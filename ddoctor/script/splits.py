@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower
 from ddoctor.script.scopes import Call, Scope
 
-RANKS = frozenset({"rank", "ranks", "world", "replica", "replicas", "shard", "shards", "procid"})
+RANKS = frozenset({"rank", "ranks", "world", "replica", "replicas", "procid"})
 OF_DEVICES = frozenset({"local", "gpu", "device"})
 NO_SPLITTERS = ("split", "rsplit", "train_test_split", "path")
 SPLITTERS = frozenset({"sampler", "shard", "shards", "sharded", "split", "distribute", "mesh"})
 """Words of functions that share data out, whatever they get."""
-HARMLESS = frozenset(
+SEEDING = frozenset(
+    {
+        *("manual_seed", "manual_seed_all", "seed", "set_seed", "seed_everything", "seed_all"),
+        *("default_rng", "RandomState", "Random", "PRNGKey", "fold_in"),
+    }
+)
+"""Functions that make random numbers differ between ranks, not the data."""
+HARMLESS = SEEDING | frozenset(
     {
         *("print", "info", "debug", "warning", "error", "log", "format", "join", "write"),
         *("set_device", "device", "to", "cuda", "device_count", "range", "int", "str", "bool"),
@@ -30,19 +37,28 @@ HARMLESS = frozenset(
 
 def splits(program: Program) -> Iterator[tuple[ast.AST, Scope]]:
     """The calls and expressions, each with its function or file."""
+    seeds = {part for call in program.calls for given in _seeds(call) for part in ast.walk(given)}
     for call in program.calls:
-        selects = call.method not in HARMLESS and _passes(call, program)
+        selects = call.method not in HARMLESS and _passes(call, program, seeds)
         splitter = SPLITTERS & lower(call.method) and call.method not in NO_SPLITTERS
         if selects or splitter:
             yield call.node, call.scope
     for scope in program.scopes:
         for node in scope.module.nodes if scope.outer is None else ():
-            selects = isinstance(node, ast.Subscript) and _is_rank(node.slice)
-            if selects or (isinstance(node, ast.BinOp) and _shifts(node)):
+            selects = isinstance(node, ast.Subscript) and _is_rank(node.slice, seeds)
+            if selects or (isinstance(node, ast.BinOp) and node not in seeds and _shifts(node)):
                 yield node, scope
 
 
-def _passes(call: Call, program: Program) -> bool:
+def _seeds(call: Call) -> Iterator[ast.expr]:
+    """The arguments of a call that only seed."""
+    if call.method in SEEDING:
+        yield from (*call.node.args, *(word.value for word in call.node.keywords))
+    else:
+        yield from (word.value for word in call.node.keywords if "seed" in (word.arg or ""))
+
+
+def _passes(call: Call, program: Program, seeds: Container[ast.AST]) -> bool:
     """Whether a call gets a rank, and its function may select data by it."""
     given = [
         (keyword, value)
@@ -50,7 +66,7 @@ def _passes(call: Call, program: Program) -> bool:
             *((None, value) for value in call.node.args),
             *((word.arg, word.value) for word in call.node.keywords),
         )
-        if _is_rank(value)
+        if _is_rank(value, seeds)
     ]
     if not given:
         return False
@@ -62,12 +78,12 @@ def _passes(call: Call, program: Program) -> bool:
     return not names
 
 
-def _is_rank(node: ast.AST) -> bool:
+def _is_rank(node: ast.AST, seeds: Container[ast.AST]) -> bool:
     """Whether an expression has a rank or the number of ranks in it, other than a local one."""
     return any(
         RANKS & lower(name) and "local" not in lower(name)
         for part in ast.walk(node)
-        if (name := variable(part).rpartition(".")[2])
+        if part not in seeds and (name := variable(part).rpartition(".")[2])
     )
 
 

@@ -95,7 +95,7 @@ JOB = """
     #SBATCH --cpus-per-task=64
     #SBATCH --gpus-per-node=8
     export NCCL_DEBUG=WARN
-    srun torchrun --nnodes 2 --nproc-per-node 8 --node-rank $SLURM_NODEID \\
+    srun torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --node-rank $SLURM_NODEID \\
       --rdzv-endpoint $MASTER:29500 train.py
 """
 

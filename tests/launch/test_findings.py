@@ -74,6 +74,21 @@ from tests.launched import launched
         ),
         (
             "launch-config-invalid",
+            "sbatch job.sbatch",
+            "the batch script puts in $SLURM_NODEID before srun starts (job.sbatch:7)",
+            {"job_sbatch": JOB.replace("--rdzv-backend c10d ", "")},
+        ),
+        (
+            "world-size-mismatch",
+            "sbatch job.sbatch",
+            "WORLD_SIZE is 16 (job.sbatch:2), and 8 processes are started",
+            {
+                "job_sbatch": "#SBATCH --nodes=2 --ntasks-per-node=4\n"
+                "export WORLD_SIZE=$((SLURM_NNODES * 8)) MASTER_ADDR=a\nsrun python train.py\n"
+            },
+        ),
+        (
+            "launch-config-invalid",
             "bash run.sh",
             "a blank or a comment follows its backslash",
             {"run_sh": "torchrun --nproc-per-node=2 \\  # of this host\n  train.py\npython a.py\n"},

@@ -58,6 +58,30 @@ SOUND = [
     ("docker run --gpus all --ipc=host image torchrun --nproc-per-node 2 made_in_image.py", {}),
     ("ssh worker torchrun --nproc-per-node 2 there.py", {}),
     ("sbatch job.sbatch", {}),
+    (
+        "sbatch job.sbatch",
+        {
+            "job_sbatch": JOB.replace("--rdzv-backend c10d ", "")
+            .replace("srun torchrun", "srun bash -c 'torchrun")
+            .replace("train.py", "train.py'")
+        },
+    ),
+    (
+        "sbatch job.sbatch",
+        {
+            "job_sbatch": "#SBATCH --nodes=2 --ntasks-per-node=4 --gpus-per-node=4\n"
+            "export MASTER_ADDR=a WORLD_SIZE=8\nsrun ./one.sh python train.py\n",
+            "one_sh": "export CUDA_VISIBLE_DEVICES=$SLURM_LOCALID\nexec $@\n",
+        },
+    ),
+    (
+        "deepspeed --num_gpus 2 tune.py --deepspeed_config ds.json",
+        {
+            "tune_py": "import argparse, deepspeed\np = argparse.ArgumentParser()\n"
+            "args = deepspeed.add_config_arguments(p).parse_args()\n",
+            "ds_json": '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": "auto"}',
+        },
+    ),
     ("sbatch job.sbatch", {"job_sbatch": JOB.replace("#SBATCH --cpus-per-task=64\n", "")}),
     ("sbatch job.sbatch", {"job_sbatch": JOB.replace("srun", "srun --export=ALL,A=1")}),
     ("srun -N2 --ntasks-per-node=8 python train.py", {}),

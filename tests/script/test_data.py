@@ -53,8 +53,9 @@ def test_quiet_where_a_module_calls_set_epoch(review: Review) -> None:
     assert review(source, {"own.py": module}) == {}
 
 
-def test_every_rank_reads_everything(review: Review) -> None:
-    found = review(ddp(loader=PLAIN_LOADER, each_epoch=""))
+@pytest.mark.parametrize("seed", ["", "torch.manual_seed(1 + dist.get_rank())\n"])
+def test_every_rank_reads_everything(review: Review, seed: str) -> None:
+    found = review(ddp(set_up=f"{PART}{seed}data = Images()", loader=PLAIN_LOADER, each_epoch=""))
     assert found.keys() == {"duplicate-data-across-ranks"}
     finding = found["duplicate-data-across-ranks"]
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
@@ -67,15 +68,10 @@ def test_every_rank_reads_everything(review: Review) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        # The rank selects files, samples, or the seed.
+        # The rank selects files or samples.
         ddp(set_up=f"{PART}data = Images(dist.get_rank())", loader=PLAIN_LOADER, each_epoch=""),
         ddp(
             set_up=f"{PART}rank = dist.get_rank()\ndata = Images()[rank :: dist.get_world_size()]",
-            loader=PLAIN_LOADER,
-            each_epoch="",
-        ),
-        ddp(
-            set_up=f"{PART}torch.manual_seed(1 + dist.get_rank())\ndata = Images()",
             loader=PLAIN_LOADER,
             each_epoch="",
         ),
@@ -92,7 +88,8 @@ def test_every_rank_reads_everything(review: Review) -> None:
     ],
 )
 def test_quiet_where_anything_may_share_the_samples_out(review: Review, source: str) -> None:
-    assert review(source) == {}
+    # Parts of different sizes are another matter, and a note.
+    assert review(source).keys() <= {"uneven-inputs-per-rank"}
 
 
 STREAM = """
@@ -120,7 +117,7 @@ def test_a_stream_without_shards_of_workers(review: Review) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        "info = torch.utils.data.get_worker_info()",
+        "rank, info = os.environ['RANK'], torch.utils.data.get_worker_info()",
         "yield from self.share(dist.get_rank(), dist.get_world_size())",
         "yield from itertools.islice(self.items, self.first, None, self.parts)",
         # Random samples need no shards.
@@ -227,7 +224,7 @@ def test_the_evaluation_is_not_shared_out(review: Review) -> None:
     assert note.severity is Severity.NOTE
     assert "(`val_loader = DataLoader(Images(), num_workers=4)`) has no sampler" in note.because
     for quiet in (
-        more.replace("num_workers", "sampler=part, num_workers"),
+        more.replace("num_workers", "sampler=part, num_workers") + "dist.all_reduce(counts)\n",
         f"if dist.get_rank() == 0:\n    {more}",
         more.replace("val_loader", "other").replace("4)", "4, persistent_workers=True)"),
     ):

@@ -26,7 +26,7 @@ SCALES = 256
 def adapt(model: nn.Module, lora: Lora, quantized: Quantized | None) -> nn.Module:
     """Freeze the model, give linear layers adapters, and all of them weights in 4 bits if wanted.
 
-    The layer that makes the logits stays as it is.
+    The layer that makes the logits stays unchanged.
 
     Raises:
         DoctorError: it has no layer of these names.
@@ -79,7 +79,7 @@ def _sizes(layer: nn.Module) -> tuple[int, int]:
 
 
 class Adapted(nn.Module):
-    """A frozen linear layer with the product of two narrow ones beside it."""
+    """A frozen linear layer and the product of two narrow ones, which is added to it."""
 
     def __init__(self, base: nn.Module, inputs: int, outputs: int, lora: Lora) -> None:
         super().__init__()
