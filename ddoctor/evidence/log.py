@@ -158,6 +158,9 @@ class Message(LineText, frozen=True, kw_only=True):
     """Lines that hold it, from the format string of what prints it; a test diagnoses them."""
     of_victims: bool = False
     """Whether other ranks write it as well once one of them has failed."""
+    unless: str = ""
+    """The `LogPattern` of a later line that takes it back, which makes it a note. Where both
+    capture a part of the same name, it is the same; else the lines are near each other."""
 
 
 class Messages(Known, frozen=True, kw_only=True):

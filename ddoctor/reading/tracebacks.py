@@ -31,9 +31,11 @@ RAISES = re.compile(
     r"^raise (?P<name>(?:[A-Za-z_]\w{0,99}\.){0,3}[A-Z]\w{0,99})"
     r"""\((?P<quote>["'])(?P<message>[^"']{1,400})(?P=quote)\)"""
 )
-# The last line of a traceback whose other lines were not kept.
+# The last line of a traceback whose other lines were not kept; conda's is of a shell, which
+# continues.
 ALONE = re.compile(
-    r"^(?P<name>(?:[A-Za-z_]\w{0,99}\.){0,12}(?:[A-Z]\w{0,99}(?:Error|Exception)|Exception))"
+    r"^(?!CommandNotFoundError: )"
+    r"(?P<name>(?:[A-Za-z_]\w{0,99}\.){0,12}(?:[A-Z]\w{0,99}(?:Error|Exception)|Exception))"
     r": (?P<message>.+)$"
 )
 # Often quoted without their class: torch/csrc/distributed/c10d/reducer.cpp and

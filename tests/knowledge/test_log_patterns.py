@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ddoctor import check_catalog, knowledge
-from ddoctor.evidence.log import LogPattern, LogPatterns
+from ddoctor.evidence.log import LogPattern, LogPatterns, Messages
 from ddoctor.reading.log_lines import DIGITS
 
 ROOT = Path(__file__).parents[2]
@@ -33,4 +33,5 @@ def test_each_name_is_there_once_and_some_check_asks_for_it() -> None:
     # What a rank printed as it ended belongs to its ending.
     texts.append((ROOT / "ddoctor/reading/logs.py").read_text())
     texts.append((ROOT / "ddoctor/analysis/log_events.py").read_text())
+    texts += [f'"{row.unless}"' for row in knowledge.load(Messages).messages]
     assert [name for name in names if not any(f'"{name}"' in text for text in texts)] == []

@@ -52,6 +52,8 @@ def test_each_name_is_there_once_and_each_cause_has_a_check() -> None:
     names = [row.name for row in (*ROWS, *knowledge.load(LogPatterns).patterns)]
     assert len(set(names)) == len(names)
     assert {row.cause for row in ROWS} <= set(check_catalog.names())
+    patterns = {row.name for row in knowledge.load(LogPatterns).patterns}
+    assert {row.unless for row in ROWS} - {""} <= patterns
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.of_victims], ids=lambda row: row.name)
@@ -66,3 +68,43 @@ def test_a_message_explains_the_error_that_shows_it(tmp_path: Path) -> None:
     (finding,) = findings(tmp_path, f"{KEY_ERROR}{text}")
     assert (finding.cause, finding.confidence) == ("world-size-mismatch", Confidence.LIKELY)
     assert "script-error" in finding.consequences
+
+
+PENDING = (
+    "Warning  FailedScheduling  1s  default-scheduler  0/2 nodes are available: 2 Insufficient cpu."
+)
+SCHEDULED = "Normal  Scheduled  1s  default-scheduler  Successfully assigned team/train-0 to node-a"
+BUSY = "srun: Job 4711 step creation temporarily disabled, retrying (Requested nodes are busy)"
+CREATED = "srun: Step created for StepId={}.1"
+STEPS = [f"loaded shard {number}" for number in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "severity"),
+    [
+        ([PENDING], Severity.WARNING),
+        ([PENDING, SCHEDULED], Severity.NOTE),
+        ([SCHEDULED, PENDING], Severity.WARNING),
+        ([PENDING, SCHEDULED, PENDING], Severity.WARNING),
+        # Of another pod, as far as can be known.
+        ([PENDING, *STEPS, SCHEDULED], Severity.WARNING),
+        ([BUSY, *STEPS, CREATED.format(4711)], Severity.NOTE),
+        ([BUSY, CREATED.format(4712)], Severity.WARNING),
+    ],
+)
+def test_a_later_line_takes_a_message_back(
+    tmp_path: Path, lines: list[str], severity: Severity
+) -> None:
+    (finding,) = findings(tmp_path, "\n".join(lines))
+    assert finding.severity is severity
+    assert finding.confidence is Confidence.POSSIBLE
+    harmless = f"line {len(lines)} shows that it did no harm"
+    assert (harmless in finding.because) is (severity is Severity.NOTE)
+
+
+def test_of_the_messages_of_a_cause_the_worst_one_counts(tmp_path: Path) -> None:
+    rows = {row.name: row.example for row in ROWS}
+    waits, lost = rows["lustre-connection"], rows["lustre"]
+    (finding,) = findings(tmp_path, f"{waits}\n{lost}\n{waits}")
+    assert finding.severity is Severity.ERROR
+    assert "evicted" in finding.because
