@@ -72,18 +72,21 @@ def test_each_takes_less_than_the_one_before(tmp_path: Path, precision: Any) -> 
     assert adapted.total < full.total
 
 
+CASES = [
+    (text, quantized, way)
+    for text in ("r=8", "r=8,dora")
+    for quantized in (None, "nf4-double")
+    for way in ({}, {"autocast": HALF}, WAYS["recomputed"], WAYS["fsdp"], WAYS["fsdp in halves"])
+]
+
+
 @pytest.mark.parametrize(
-    "way",
+    ("text", "quantized", "way"),
     [
-        {},
-        {"autocast": HALF},
-        pytest.param(WAYS["recomputed"], marks=pytest.mark.ward),
-        pytest.param(WAYS["fsdp"], marks=pytest.mark.ward),
-        WAYS["fsdp in halves"],
+        ("r=8,dora", "nf4", {"autocast": HALF}),
+        *(pytest.param(*case, marks=pytest.mark.ward) for case in CASES),
     ],
 )
-@pytest.mark.parametrize("quantized", [None, "nf4-double"])
-@pytest.mark.parametrize("text", ["r=8", "r=8,dora"])
 def test_a_step_takes_what_the_forecast_says(
     tmp_path: Path, text: str, quantized: Any, way: dict[str, Any]
 ) -> None:
