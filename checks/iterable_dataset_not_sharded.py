@@ -15,6 +15,7 @@ Face datasets.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.data_overlap import (
@@ -108,7 +109,7 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
         several = (worker_count(loader) or 0) > 1 and "worker_init_fn" not in loader.keywords
         for stream in streams[:1]:
             ranks = is_plain(script) and not script.splits and not stream.shards_ranks
-            if stream.shards_workers and ranks:
+            if stream.shards_workers and not stream.shards_ranks and _knows_no_rank(loader, script):
                 yield _without_rank(stream, loader)
                 return
             if stream.shards or stream.random or not (several or ranks):
@@ -124,6 +125,18 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
                 fixes=(_shard(stream.name.rpartition(".")[2]),),
             )
             return
+
+
+def _knows_no_rank(loader: SourceCall, script: Script) -> bool:
+    """Whether no rank gets to a stream of the user: not as an argument, and not with its files."""
+    given = f"{loader.argument('dataset', 0)} {loader.values.get('dataset', '')} "
+    given += loader.values.get("0", "")
+    # A seed by the rank changes the order of the stream, and not its parts.
+    given = re.sub(r"\bseed=[^,)]*", "", given)
+    cuts = any("[" in one.text or "split" in one.text for one in script.splits)
+    return (
+        is_plain(script) and not cuts and not re.search(r"rank|world|replica|procid", given, re.I)
+    )
 
 
 def _without_rank(stream: SourceDataset, loader: SourceCall) -> Finding:
