@@ -109,7 +109,9 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
 
 def _told(run: TrainingRun, first: RankEnding) -> Confidence:
     """How sure a log is: the other ranks report that this one is gone, or none does."""
-    known = first.rank >= 0 and bool(run.echoes) and run.ordered
+    # Files without times have no order, and one failure needs none.
+    alone = run.ordered or len(run.failures) == 1
+    known = first.rank >= 0 and bool(run.echoes) and alone
     return Confidence.LIKELY if known else Confidence.POSSIBLE
 
 

@@ -64,6 +64,16 @@ def test_without_comparable_times_the_order_is_not_known(tmp_path: Path, stamp: 
     assert not run.ordered
 
 
+def test_one_failure_needs_no_order(tmp_path: Path) -> None:
+    """The file of each rank, without times: the other one only reports that it is gone."""
+    (tmp_path / "0.log").write_text(f"[rank0]: RuntimeError: {LOST}\n")
+    (tmp_path / "1.log").write_text(raises(1, "b"))
+    evidence, _ = reader.read([tmp_path])
+    (found,) = engine.examine(evidence, "diagnose").findings
+    assert (found.cause, found.where.ranks) == ("dead-rank", (1,))
+    assert found.confidence is Confidence.LIKELY
+
+
 def test_a_rank_is_called_the_first_only_where_that_is_known(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_text(raises(0, "a"))
     (tmp_path / "b.log").write_text(raises(1, "b") + f"[rank2]: RuntimeError: {LOST}\n")
