@@ -144,6 +144,13 @@ def in_the_source(script: Script) -> Iterator[Finding]:
         for one in script.of("torch.utils.checkpoint.checkpoint", ".gradient_checkpointing_enable")
         if _is_reentrant(one)
     ]
+    both = [
+        one
+        for one in script.of("transformers.TrainingArguments")
+        if one.argument("ddp_find_unused_parameters") == "True"
+        and "'use_reentrant': True" in (one.argument("gradient_checkpointing_kwargs") or "")
+    ]
+    models, blocks = models + both, blocks + both
     if models and blocks:
         yield Finding(
             severity=Severity.ERROR,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis.script_source import shown
-from ddoctor.evidence.script import Script, SourceCall, SourceSetting
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
 
@@ -23,17 +23,13 @@ def in_the_source(script: Script) -> Iterator[Finding]:
     for setting in script.settings:
         if setting.name != "os.environ[CUDA_VISIBLE_DEVICES]" or setting.within:
             continue
-        earlier = [
-            one
-            for one in script.calls
-            if _is_before(one, setting) and not one.within and _uses_cuda(one)
-        ]
-        for one in earlier[:1]:
+        one = setting.after
+        if one is not None:
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,
                 because=(
-                    f"{shown(setting.at)} comes after {shown(one.at)}, which uses CUDA: the "
+                    f"{shown(setting.at)} comes after {shown(one)}, which uses CUDA: the "
                     "process keeps the GPUs that it saw there"
                 ),
                 fixes=(
@@ -44,14 +40,3 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
-
-
-def _is_before(one: SourceCall, setting: SourceSetting) -> bool:
-    if (one.at.file, one.at.function) == (setting.at.file, setting.at.function):
-        return one.at.line < setting.at.line
-    # The top level of a module runs as it is imported, mostly before any function.
-    return bool(setting.at.function) and not one.at.function
-
-
-def _uses_cuda(one: SourceCall) -> bool:
-    return one.name.startswith("torch.cuda.") or one.name in (".cuda", ".to")

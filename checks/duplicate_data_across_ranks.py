@@ -220,7 +220,8 @@ def by_another_number(script: Script, launch: Launch | None) -> Iterator[Finding
         words = set(re.split(r"[\W_]+", given.lower()))
         replicas = one.argument("num_replicas", 1) or "world"
         of_host = "node" in words or (hosts > 1 and {"local", "rank"} <= words)
-        if of_host and re.search("world|size", replicas, re.IGNORECASE):
+        counted = re.search("world|size", replicas, re.IGNORECASE)
+        if (of_host and counted) or (given.isdigit() and not evaluates(one)):
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,

@@ -22,7 +22,7 @@ from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import WRAPPERS, shown
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import UNKNOWN, Script, SourceCall
 from ddoctor.evidence.training import RankStart, Starts, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -37,6 +37,8 @@ ALIKE = 0.8
 # Names in transformers, diffusers, safetensors and torch.
 OF_MODELS = re.compile(r"(?:AutoModel\w*|For[A-Z]\w+|Model)\.from_pretrained$")
 SHARDING = WRAPPERS[1:]
+OF_LAUNCHES = ("model", "model_name", "model_name_or_path", "model_path", "model_id", "base_model")
+"""What scripts call the argument that names the model."""
 READS = re.compile(r"from_pretrained|from_config|load_state_dict|load_checkpoint|torch\.load\b")
 MAKES = re.compile(
     r"^(transformers|diffusers|safetensors)/|^torch/serialization\.py|^nn/init\.py"
@@ -113,8 +115,10 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
 def _names(call: SourceCall, plan: LaunchPlan) -> Iterator[str]:
     """What may name the model: the argument, what it is assigned from, and its value."""
     yield from (*call.arguments[:1], call.values.get("0", ""), *call.origin("0", 0))
-    for given in call.arguments[:1]:
-        setting = plan.launch.get(f"arg.{given.rpartition('.')[2]}")
+    given = (one.rpartition(".")[2] for one in call.arguments[:1])
+    names = (*given, *OF_LAUNCHES) if call.origin("0", 0) == (UNKNOWN,) else ()
+    for name in names:
+        setting = plan.launch.get(f"arg.{name}")
         if setting is not None:
             yield setting.value
 

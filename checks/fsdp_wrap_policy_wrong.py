@@ -11,6 +11,8 @@ To fix it, wrap each repeated block: ``ModuleWrapPolicy``, ``fully_shard(block)`
 ``fsdp_transformer_layer_cls_to_wrap`` in accelerate.
 """
 
+# Above 150 lines: a launch, a source, a recorded model and a failure show different mistakes.
+
 from __future__ import annotations
 
 import re
@@ -18,7 +20,9 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.describe import MIB
+from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -57,6 +61,75 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+FAMILIES = {
+    "mixtral": "Mixtral",
+    "mistral": "Mistral",
+    "llama": "Llama",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+    "gpt2": "GPT2",
+    "gpt-neox": "GPTNeoX",
+    "pythia": "GPTNeoX",
+    "gemma": "Gemma",
+    "falcon": "Falcon",
+    "bloom": "Bloom",
+    "phi": "Phi",
+}
+"""How transformers begins the names of classes, by what the names of models contain."""
+OF_MODEL = ("model", "model_path", "model_name", "model_name_or_path", "model_id", "base_model")
+
+
+def of_another_model(launch: Launch) -> Iterator[Finding]:
+    """accelerate's file names a block of another family of models."""
+    wrapped = launch.get(CLASSES)
+    named = launch.get(*(f"arg.{name}" for name in OF_MODEL))
+    if wrapped is None or named is None:
+        return
+    model = named.value.lower()
+    own = {family for text, family in FAMILIES.items() if text in model}
+    block = wrapped.value.strip()
+    other = [one for one in set(FAMILIES.values()) if re.match(rf"{one}(?=[A-Z])(?!\d)", block)]
+    if own and other and not own & {*other}:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"the model is {named.value} ({named.at}), and FSDP would wrap {block} "
+            f"({wrapped.at}), a class of {other[0]} models",
+            evidence=(Observation(name="class to wrap", value=block, source=wrapped.at),),
+            fixes=(
+                Fix(
+                    summary="leave the key out: accelerate then takes the model's own choice",
+                    paste="# fsdp_transformer_layer_cls_to_wrap",
+                    language="text",
+                ),
+            ),
+        )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """A policy that names the class of the whole model."""
+    for one in script.of("torch.distributed.fsdp.FullyShardedDataParallel"):
+        texts = (*one.keywords.values(), *one.values.values())
+        found = next(filter(None, map(WHOLE.search, texts)), None)
+        if found is not None:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} wraps {found[1]}, which is the whole model and no block: "
+                "every rank gathers all of its parameters at once",
+                fixes=(
+                    Fix.python(
+                        summary="name the repeated block",
+                        paste="transformer_layer_cls={LlamaDecoderLayer}  # of your model",
+                    ),
+                ),
+            )
+            return
+
+
+WHOLE = re.compile(r"transformer_layer_cls=[{(\[]\s*(\w+(?:Model|ForCausalLM|LMHeadModel))\b")
 
 
 def one_unit(wrapping: Wrapping, steps: Steps | None, run: TrainingRun | None) -> Iterator[Finding]:

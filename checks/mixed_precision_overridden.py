@@ -11,9 +11,13 @@ To fix it, set the precision where it counts: ``accelerate launch --mixed_precis
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 OWN_SWITCHES = ("arg.policy.use_amp", "arg.use_amp")
@@ -44,3 +48,39 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def by_the_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """What the script gives to Accelerator counts, and the launch asks for another precision."""
+    asked = plan.launch.get("precision")
+    if plan.launch.launcher != "accelerate" or asked is None or asked.value not in ("bf16", "fp16"):
+        return
+    for one in script.of("accelerate.Accelerator"):
+        given = one.argument("mixed_precision") or ""
+        counts = _value(given, plan)
+        if counts in ("no", "fp32") or (counts in ("bf16", "fp16") and counts != asked.value):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} gets {counts!r} here, and that counts; the launch asks "
+                f"for {asked.value} ({asked.at})",
+                evidence=(Observation(name="precision of the launch", value=asked.value),),
+                fixes=(
+                    Fix.python(
+                        summary="leave it to the launch",
+                        paste="accelerator = Accelerator()  # without mixed_precision",
+                    ),
+                ),
+            )
+            return
+
+
+def _value(text: str, plan: LaunchPlan) -> str:
+    """A literal, an argument of the script, or a choice by one of its flags; empty: unknown."""
+    if match := re.fullmatch(r"""(['"])(\w+)\1""", text):
+        return match[2]
+    if match := re.fullmatch(r"(['\"]\w+['\"]) if (\w+\.\w+) else (['\"]\w+['\"])", text):
+        flag = plan.launch.get(f"arg.{match[2].rpartition('.')[2]}")
+        return _value(match[1] if flag is not None and flag.on else match[3], plan)
+    setting = plan.launch.get(f"arg.{text.rpartition('.')[2]}") if "." in text else None
+    return setting.value if setting is not None else ""

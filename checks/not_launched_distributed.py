@@ -118,6 +118,28 @@ def one_process_for_several_gpus(plan: LaunchPlan, script: Script) -> Iterator[F
     )
 
 
+def gpus_for_one_process(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The line gives several GPUs to one process of a script that trains on one each."""
+    launch, devices = plan.launch, plan.devices or ()
+    alone = launch.launcher == "python" and plan.ranks == 1 and not {*launch.around} & {*STARTERS}
+    starts_ranks = any("multiprocessing." in one.name for one in script.calls)
+    if not alone or len(devices) < 2 or starts_ranks or script.unseen:
+        return
+    for one in script.of(*WRAPPERS)[:1]:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"CUDA_VISIBLE_DEVICES gives {len(devices)} GPUs to one process, and the "
+            f"script ({shown(one.at)}) trains on one GPU in each process: the others stay idle",
+            fixes=(
+                Fix(
+                    summary="start one process for each GPU",
+                    paste=f"torchrun --nproc-per-node={len(devices)} {launch.script} …",
+                ),
+            ),
+        )
+
+
 def started_by_python(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """A script that reads its rank from the environment, which plain Python does not set."""
     launch = plan.launch

@@ -12,12 +12,15 @@ To fix it, let one rank do it while the others wait in a barrier, or use ``exist
 different name per rank.
 """
 
+# Above 150 lines: a run, a log, and two mistakes of the source.
+
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script, SourceCall
@@ -116,6 +119,35 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                             "torch.distributed.barrier()"
                         ),
                         caution="a state_dict() of FSDP must stay on all ranks, before the branch",
+                    ),
+                ),
+            )
+            return
+
+
+def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """All ranks delete a folder, or write a dataset into it."""
+    if (plan.ranks or 0) < 2:
+        return
+    for one in script.of("shutil.rmtree", ".save_to_disk"):
+        named = one.arguments[0] if one.arguments else ""
+        own = "rank" in f"{named} {one.values.get('0', '')}".lower()
+        if one.on_all_ranks and named and not own:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"all {plan.ranks} ranks run {shown(one.at)}: one deletes or overwrites what "
+                    "another one reads"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="prepare it once before the run, or on one rank while others wait",
+                        paste=(
+                            "if int(os.environ['RANK']) == 0:\n"
+                            f"    {one.at.text}\n"
+                            "torch.distributed.barrier()"
+                        ),
                     ),
                 ),
             )

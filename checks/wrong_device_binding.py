@@ -30,7 +30,7 @@ from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-GLOBAL_RANK = {"torch.distributed.get_rank", "os.environ[RANK]"}
+GLOBAL_RANK = {"torch.distributed.get_rank", "os.environ[RANK]", "os.environ[SLURM_PROCID]"}
 EXPLAINS = ("dead-rank", "uneven-gpu-memory", "first-failure-masked", "script-error")
 
 
@@ -112,6 +112,23 @@ def by_the_global_rank(script: Script) -> Iterator[Finding]:
                 because=(
                     f"{shown(one.at)} selects the GPU by the global rank: the second host of a "
                     "run has no GPU of that number"
+                ),
+                fixes=(_BY_LOCAL_RANK,),
+            )
+            return
+
+
+def by_the_host(script: Script) -> Iterator[Finding]:
+    """The source divides the rank by the GPUs of a host, which is the number of the host."""
+    for one in script.of("torch.cuda.set_device", "torch.device"):
+        texts = (*one.arguments, *one.values.values())
+        if any(re.search(r"rank\w*\s*//", text) for text in texts):
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} divides the rank by the GPUs of a host: that is the number "
+                    "of the host, and the same for all its ranks; the remainder (%) is the GPU"
                 ),
                 fixes=(_BY_LOCAL_RANK,),
             )

@@ -256,16 +256,17 @@ def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
         )
     elif meets is None and launch.launcher in ("torchrun", "torch.distributed.launch"):
         at = launch.get("hosts")
-        static = launch.get("rendezvous")
-        if at is not None and (static is None or static.value == "static"):
+        backend = launch.get("rendezvous")
+        # torch/distributed/elastic/rendezvous: both then take this host itself.
+        if at is not None and (backend is None or backend.value in ("static", "c10d")):
             yield Mistake(
                 because=f"{hosts} hosts ({at.at}) have no address to meet at, so each waits for "
                 "the others at its own 127.0.0.1",
                 at=at,
                 fix=Fix(
                     summary="give the address of the first host",
-                    paste=f"torchrun --nnodes={hosts} --node-rank=… --master-addr=FIRST_HOST "
-                    "--master-port=29500 …",
+                    paste=f"torchrun --nnodes={hosts} --rdzv-backend=c10d --rdzv-id=job "
+                    "--rdzv-endpoint=FIRST_HOST:29500 …",
                 ),
             )
     elif meets is None and launch.launcher == "accelerate":

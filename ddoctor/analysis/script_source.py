@@ -18,6 +18,8 @@ PLAIN = frozenset({"DDP", "FSDP1", "FSDP2", "TorchMetrics"})
 """What leaves samplers, devices and files to the script. Other frameworks care for some of it."""
 LOADER = "torch.utils.data.DataLoader"
 MOST_QUOTED = 80
+LONG = 300
+"""Characters from which on a statement may be cut off."""
 EVALUATES = re.compile(r"(?:^|[^a-z])(?:val|valid|validation|test|eval|dev)(?:$|[^a-z])", re.I)
 
 
@@ -36,7 +38,12 @@ def shown(line: SourceLine) -> str:
 
 def evaluates(call: SourceCall) -> bool:
     """Whether the names around it say that it is for evaluation."""
-    return bool(EVALUATES.search(f"{call.at.text} {call.at.function}".replace("_", " ")))
+    # Of several calls in one statement, such as of a dictionary, each is for itself.
+    name, text = call.name.rpartition(".")[2], call.at.text
+    alone = text.count(f"{name}(") < 2 and len(text) < LONG
+    target = text.partition("=")[0] if alone else call.assigned
+    own = f"{target} {written(call)} {call.at.function}"
+    return bool(EVALUATES.search(own.replace("_", " ")))
 
 
 def worker_count(loader: SourceCall) -> int | None:

@@ -61,7 +61,8 @@ class SourceCall(Part, frozen=True, kw_only=True):
     Names of the called functions, ``os.environ[RANK]`` for a variable, literals, or ``UNKNOWN``.
     """
     values: Mapping[str, str] = {}
-    """The source of what an argument, a variable, is assigned from, if that is one expression."""
+    """The source of what an argument, a variable, is assigned from, if that is one expression, and
+    that of the variables in it: ``per_epoch * epochs; per_epoch = len(loader)``."""
     on: str = ""
     """The object of a method, such as ``optimizer``."""
     made_by: tuple[str, ...] = ()
@@ -128,6 +129,8 @@ class SourceSetting(Part, frozen=True, kw_only=True):
     value: str
     at: SourceLine
     within: tuple[Within, ...] = ()
+    after: SourceLine | None = None
+    """Of CUDA_VISIBLE_DEVICES: a line that surely runs before, and uses CUDA."""
 
 
 class SourceDataset(Part, frozen=True, kw_only=True):

@@ -30,7 +30,7 @@ MATTERING = (
     *("torch.multiprocessing.", "multiprocessing.", "concurrent.futures.ProcessPoolExecutor"),
     *("wandb.init", "accelerate.", "deepspeed.init", "gc.collect", "lightning.", "transformers."),
     *("torch.optim.", "diffusers.optimization.", "datasets.load_dataset"),
-    *("torch.distributed.checkpoint.", "torch.distributed.fsdp."),
+    *("torch.distributed.checkpoint.", "torch.distributed.fsdp.", "shutil.rmtree"),
 )
 """The beginnings of their full names."""
 OF_CUDA = frozenset(
@@ -40,11 +40,13 @@ OF_CUDA = frozenset(
         *("get_device_name", "get_device_properties", "get_device_capability", "mem_get_info"),
     )
 )
+STARTS_CUDA = ("transformers.TrainingArguments", "accelerate.Accelerator")
 METHODS = frozenset(
     {
         *("backward", "step", "item", "set_epoch", "no_sync", "accumulate", "load_state_dict"),
         *("gradient_checkpointing_enable", "cuda", "to", "DistributedSampler"),
-        *("set_requires_gradient_sync", "set_is_last_backward", "prepare", *OF_ACCELERATE),
+        *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
+        *OF_ACCELERATE,
     }
 )
 """Methods of any object."""
@@ -71,8 +73,18 @@ def is_collective(call: Call) -> bool:
         return call.method not in ("barrier", "monitored_barrier") or not call.node.args
     if call.method in OF_ACCELERATE:
         return is_accelerator(call)
+    if call.name == f"{FSDP}.state_dict_type":
+        return any("FULL_STATE_DICT" in source(one) for one in call.node.args)
     full = any("full_state_dict=True" in source(word.value) for word in call.node.keywords)
     return (call.method in STATES and full) or is_sharded_model(call)
+
+
+def uses_cuda(call: Call) -> bool:
+    """Whether it makes the process choose its GPUs."""
+    moved = call.method == "to" and any(map(_names_cuda, call.node.args))
+    on_gpu = call.method == "cuda" or moved
+    of_cuda = call.name in OF_CUDA and call.method != "is_available"
+    return of_cuda or on_gpu or call.name in STARTS_CUDA
 
 
 def is_accelerator(call: Call) -> bool:

@@ -54,7 +54,10 @@ def datasets(nodes: Sequence[ast.AST], names: Names, at: Line) -> Iterator[Sourc
 def _generator(methods: Methods, names: Names, at: Line) -> SourceLine | None:
     made = methods.get("__init__")
     drawn = {
-        name for item in ITEMS if item in methods for name in map(variable, ast.walk(methods[item]))
+        name
+        for method, body in methods.items()
+        if method != "__init__"
+        for name in map(variable, ast.walk(body))
     }
     for node in ast.walk(made) if made is not None else ():
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):

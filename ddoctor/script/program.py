@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from ddoctor.script.calls import is_collective
@@ -112,7 +112,11 @@ class Program:
 
     def _outside(self, scope: Scope, deepest: int) -> tuple[Block, ...]:
         callers = self._callers.get(_own(scope), [])
-        if len(callers) != 1 or not deepest or self.called(callers[0]) is not scope:
+        known = [one for one in callers if self.called(one) is scope]
+        if scope.owner and len(known) == 1:
+            # `step` is also a method of other objects.
+            callers = known
+        if len(callers) != 1 or not deepest or not known:
             return ()
         (one,) = callers
         kept = (block for block in one.around if block.kind not in RANK_TESTS)
@@ -170,6 +174,20 @@ class Program:
                 if called is not None and called not in found:
                     ahead += [called] * (not any(map(_may_skip, call.around)))
         return frozenset(found)
+
+    def sure(
+        self, call: Call, wanted: Callable[[Call], bool], deepest: int = FEWEST
+    ) -> Call | None:
+        """The call itself, or the first one that its function surely makes, if it is wanted."""
+        if any(map(_may_skip, call.around)):
+            return None
+        if wanted(call):
+            return call
+        scope = self.called(call)
+        if scope is None or not deepest or scope is call.scope:
+            return None
+        inner = (self.sure(one, wanted, deepest - 1) for one in scope.calls)
+        return next((one for one in inner if one is not None), None)
 
     def reached(self, call: Call, deepest: int = FEWEST) -> Call | None:
         """The first collective that the called function always calls."""

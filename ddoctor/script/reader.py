@@ -20,7 +20,7 @@ from ddoctor.evidence.script import (
     SourceSetting,
     Within,
 )
-from ddoctor.script.calls import is_collective, is_sharded_model, matters
+from ddoctor.script.calls import is_collective, is_sharded_model, matters, uses_cuda
 from ddoctor.script.datasets import datasets
 from ddoctor.script.losses import kept
 from ddoctor.script.modules import Module, Modules
@@ -277,9 +277,17 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
 
 
 def _assigned(value: ast.expr, scope: Scope) -> str:
+    """The source of what a variable is assigned from, with that of the variables in it."""
     name = variable(value)
     shown = scope.shown(name) if name else ()
-    return _cut(source(shown[0])) if len(shown) == 1 else ""
+    if len(shown) != 1:
+        return ""
+    parts = [source(shown[0])]
+    for part in ast.walk(shown[0]):
+        inner = scope.shown(part.id) if isinstance(part, ast.Name) else ()
+        if len(inner) == 1:
+            parts.append(f"{part.id} = {source(inner[0])}")  # type: ignore[attr-defined]
+    return _cut("; ".join(parts))
 
 
 def _leaves_the_step(block: Block) -> bool:
@@ -332,7 +340,30 @@ def _settings(program: Program, at: At) -> Iterator[SourceSetting]:
                         value=_cut(source(node.value)),
                         at=at(node, statement.scope),
                         within=tuple(_within(statement.around, program)),
+                        after=_first_cuda(statement, program, at)
+                        if name == "os.environ[CUDA_VISIBLE_DEVICES]"
+                        else None,
                     )
+
+
+def _first_cuda(statement: Statement, program: Program, at: At) -> SourceLine | None:
+    """The first line that uses CUDA, of those that surely run before a statement."""
+    scope, line = statement.scope, statement.node.lineno
+    earlier = [call for call in scope.calls if call.node.lineno < line]
+    if scope.name:
+        # The top level of a module runs as it is imported, mostly before any function.
+        begin = scope.node.lineno  # type: ignore[attr-defined]
+        earlier += [
+            one
+            for one in program.calls
+            if not one.scope.name
+            and (one.scope.module is not scope.module or one.node.lineno < begin)
+        ]
+    for call in earlier:
+        found = program.sure(call, uses_cuda)
+        if found is not None:
+            return at(found.node, found.scope)
+    return None
 
 
 def _setting(target: ast.expr, statement: Statement) -> str:

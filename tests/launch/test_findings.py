@@ -62,6 +62,18 @@ from tests.launched import launched
         ("launch-config-invalid", "torchrun --nnodes=4 train.py", "no address to meet at", {}),
         (
             "launch-config-invalid",
+            "torchrun --nnodes=4 --rdzv-backend=c10d --rdzv-id=7 train.py",
+            "no address to meet at",
+            {},
+        ),
+        (
+            "fsdp-wrap-policy-wrong",
+            "accelerate launch --config_file fsdp.yaml tune.py --model_path org/Mistral-7B-v0.1",
+            "LlamaDecoderLayer (fsdp.yaml:5), a class of Llama models",
+            {},
+        ),
+        (
+            "launch-config-invalid",
             "accelerate launch --num_machines 2 --num_processes 16 --machine_rank 0 train.py",
             "no main_process_ip",
             {},

@@ -84,6 +84,46 @@ ON_ONE = (
 EARLY = "NAME = torch.cuda.get_device_name()\n"
 LATE = 'def main(gpus):\n    os.environ["CUDA_VISIBLE_DEVICES"] = gpus\n'
 
+DRAWN = """
+import numpy as np
+
+class Drawn(Dataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def _moved(self, item):
+        return item + {}
+
+    def __getitem__(self, index):
+        return self._moved(self.images[index])
+"""
+WITHOUT = SET_UP.replace("data = Images()\n", "")
+OF_DRAWN = f"data = Drawn()\n{LOADER}"
+BY_DIVISION = (
+    "dist.init_process_group('nccl')\nrank = dist.get_rank()\n"
+    "local = rank {} torch.cuda.device_count()\ntorch.cuda.set_device(local)\n"
+    "model = DDP(Net().to(local))\ndata = Images()\n"
+)
+POLICY = """
+import functools
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={{{}}})
+"""
+GATHERED = (
+    "rank = dist.get_rank()\n{}\n"
+    "    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, config):\n"
+    "        state = model.state_dict()"
+)
+SETS_UP = "\ndef init():\n    torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+CHOOSES = "os.environ['CUDA_VISIBLE_DEVICES'] = '2,3'"
+TRAINED = """
+from transformers import Trainer, TrainingArguments
+arguments = TrainingArguments(
+    "out", gradient_checkpointing=True, ddp_find_unused_parameters=True,
+    gradient_checkpointing_kwargs={})
+Trainer(model=model, args=arguments).train()
+"""
+
 TWINS: Mapping[str, Twins] = {
     "set_epoch once": (
         "missing-set-epoch",
@@ -214,6 +254,55 @@ TWINS: Mapping[str, Twins] = {
         "wrong-device-binding",
         ddp(set_up=ON_ONE),
         ddp(set_up=f'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]\n{ON_ONE}'),
+    ),
+    "a sampler for one rank": (
+        "duplicate-data-across-ranks",
+        ddp(loader=LOADER.replace("Sampler(data)", "Sampler(data, num_replicas=1, rank=0)")),
+        ddp(loader=LOADER.replace("Sampler(data)", "Sampler(data, num_replicas=world, rank=rank)")),
+    ),
+    "a generator that a helper uses": (
+        "identical-rng-across-workers",
+        ddp(head=DRAWN.format("self.rng.normal()"), set_up=WITHOUT, loader=OF_DRAWN),
+        ddp(head=DRAWN.format("np.random.normal()"), set_up=WITHOUT, loader=OF_DRAWN),
+    ),
+    "the number of the host as a GPU": (
+        "wrong-device-binding",
+        ddp(set_up=BY_DIVISION.format("//")),
+        ddp(set_up=BY_DIVISION.format("%")),
+    ),
+    "all ranks delete a folder": (
+        "shared-filesystem-race",
+        ddp(before="shutil.rmtree(cache)", head="import shutil"),
+        ddp(before="if dist.get_rank() == 0:\n    shutil.rmtree(cache)", head="import shutil"),
+    ),
+    "the whole model as a unit": (
+        "fsdp-wrap-policy-wrong",
+        ddp(head=FSDP + POLICY.format("LlamaModel"), set_up=SHARDED.format("net, policy")),
+        ddp(head=FSDP + POLICY.format("LlamaDecoderLayer"), set_up=SHARDED.format("net, policy")),
+    ),
+    "a gather of FSDP on one rank": (
+        "rank0-only-collective",
+        ddp(head=FSDP, set_up=SHARDED.format("net"), epoch=GATHERED.format("if rank == 0:")),
+        ddp(head=FSDP, set_up=SHARDED.format("net"), epoch=GATHERED.format("if True:")),
+    ),
+    "chosen after a function that uses CUDA": (
+        "cuda-visible-devices-set-too-late",
+        f"{HEAD}{SETS_UP}\ndef main():\n    init()\n    {CHOOSES}\n\nmain()\n",
+        f"{HEAD}{SETS_UP}\ndef main():\n    {CHOOSES}\n    init()\n\nmain()\n",
+    ),
+    "re-entrant with the search for unused parameters": (
+        "activation-checkpoint-reentrant",
+        TRAINED.format("{'use_reentrant': True}"),
+        TRAINED.format("{'use_reentrant': False}"),
+    ),
+    "a schedule of one rank's batches, in two lines": (
+        "accelerate-scheduler-steps-n-times",
+        SCHEDULED.format("each * args.epochs").replace(
+            "    steps =", "    each = len(loader)\n    steps ="
+        ),
+        SCHEDULED.format("each * args.epochs").replace(
+            "    steps =", "    each = len(loader) * accelerator.num_processes\n    steps ="
+        ),
     ),
     "chosen after the import": (
         "cuda-visible-devices-set-too-late",

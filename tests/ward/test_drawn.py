@@ -49,7 +49,7 @@ def test_a_third_is_sound_and_a_fault_has_its_lines(patients: list[Patient]) -> 
 @pytest.mark.ward
 def test_a_drawn_fault_is_told(tmp_path: Path) -> None:
     """Items without workers at twice the step: far from every threshold."""
-    found = (draw(7, number) for number in range(400))
+    found = (draw(7, number) for number in range(4_000))
     patient = next(
         one
         for one in found
