@@ -96,7 +96,7 @@ def _of_one_rank(made: SourceCall, script: Script) -> str:
         same = (one.at.file, one.at.function) == (made.at.file, made.at.function)
         for name in targets(one) if same and one.at.line < made.at.line else ():
             if f"len({name})" in text and "num_processes" not in text:
-                return text
+                return next(part for part in text.split("; ") if f"len({name})" in part)
     return ""
 
 

@@ -45,8 +45,9 @@ from ddoctor.analysis.loop_work import Place
 from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import Straggler, Stragglers, enough, few
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import LoaderCurve, Loading
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import RankUse
@@ -130,12 +131,15 @@ def without_a_loader(
     )
 
 
-def without_workers(script: Script, loading: Loading | None) -> Iterator[Finding]:
+def without_workers(
+    script: Script, launch: Launch | None, loading: Loading | None
+) -> Iterator[Finding]:
     if loading is not None:
         return  # what was measured during the training is better evidence
     trains = any(loop.kind == "training" for loop in script.loops)
+    trains = trains or any(one.framework == "Lightning" for one in script.imports)
     for loader in script.of(LOADER) if trains else ():
-        if worker_count(loader) == 0 and not evaluates(loader):
+        if _workers(loader, launch) == 0 and not evaluates(loader):
             yield Finding(
                 severity=Severity.NOTE,
                 confidence=Confidence.POSSIBLE,
@@ -157,6 +161,15 @@ def without_workers(script: Script, loading: Loading | None) -> Iterator[Finding
                 ),
             )
             return
+
+
+def _workers(loader: SourceCall, launch: Launch | None) -> int | None:
+    """The number that the source shows, or that the script is started with; None: unknown."""
+    given = (loader.argument("num_workers", 5) or "").rpartition(".")
+    named = launch is not None and given[1] and launch.get(f"arg.{given[2]}") is not None
+    if launch is not None and named:
+        return launch.number(f"arg.{given[2]}")
+    return worker_count(loader)
 
 
 def _by_its_batches(one: Straggler, loop: StepLoop) -> bool:

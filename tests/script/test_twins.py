@@ -337,3 +337,42 @@ def test_the_mistake_and_its_twin(script: Read, name: str) -> None:
 def test_a_gpu_that_the_launch_chooses_for_each_rank(script: Read) -> None:
     by_rank = Setting(name="env.CUDA_VISIBLE_DEVICES", value="$SLURM_LOCALID", file="one.sh")
     assert "wrong-device-binding" not in told(ddp(set_up=ON_ONE), script, by_rank)
+
+
+@pytest.mark.parametrize(("given", "missing"), [("0", True), ("8", False)])
+def test_the_workers_that_the_launch_gives(script: Read, given: str, missing: bool) -> None:
+    source = ddp(loader=LOADER.replace("num_workers=4", "num_workers=args.workers"))
+    workers = Setting(name="arg.workers", value=given, file="train.py", line=3)
+    assert ("dataloader-bottleneck" in told(source, script, workers)) is missing
+
+
+@pytest.mark.parametrize(("line", "idle"), [("0,1,2,3", True), ("0", False), ("$GPU", False)])
+def test_gpus_that_one_process_gets(script: Read, line: str, idle: bool) -> None:
+    settings = {"ranks": "1", "hosts": "1", "env.CUDA_VISIBLE_DEVICES": line}
+    # The process group may be made by hand.
+    source = ddp(set_up=SET_UP.replace('"nccl"', '"nccl", rank=0, world_size=1'))
+    report = engine.examine(
+        Evidence([launch("python", "train.py", settings), script(source)]), "doctor"
+    )
+    causes = {one.cause for one in report.findings}
+    assert ("not-launched-distributed" in causes) is idle
+
+
+@pytest.mark.parametrize(
+    ("given", "wrong"),
+    [
+        ("'no'", True),
+        ("'fp16'", True),
+        ("args.precision", True),
+        ("'fp16' if args.fp16 else 'no'", True),
+        ("'bf16'", False),
+        ("None", False),
+        ("choose()", False),
+    ],
+)
+def test_a_precision_that_the_script_decides(script: Read, given: str, wrong: bool) -> None:
+    settings = {"ranks": "2", "hosts": "1", "precision": "bf16", "arg.precision": "no"}
+    source = ACCELERATE.replace("steps=4", f"steps=4, mixed_precision={given}")
+    evidence = Evidence([launch("accelerate", "train.py", settings), script(source)])
+    causes = {one.cause for one in engine.examine(evidence, "doctor").findings}
+    assert ("mixed-precision-overridden" in causes) is wrong
