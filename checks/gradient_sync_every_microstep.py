@@ -104,7 +104,8 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
         when = f"only if {step.test}" if counted else "after the inner loop"
         last = step.test if counted else "micro_step == micro_steps - 1"
         yield Finding(
-            severity=Severity.WARNING,
+            # Scripts that may run on TPUs or one GPU count by hand, often with one step.
+            severity=Severity.NOTE if prepared else Severity.WARNING,
             confidence=Confidence.LIKELY,
             because=(
                 f"{shown(step.at)} runs {when}, but {shown(back.at)} runs in every "

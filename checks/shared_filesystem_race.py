@@ -132,7 +132,8 @@ def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     for one in script.of("shutil.rmtree", ".save_to_disk"):
         named = one.arguments[0] if one.arguments else ""
         own = "rank" in f"{named} {one.values.get('0', '')}".lower()
-        if one.on_all_ranks and named and not own:
+        tolerant = one.keywords.get("ignore_errors") == "True"
+        if one.on_all_ranks and named and not own and not tolerant:
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,

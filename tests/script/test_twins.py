@@ -275,6 +275,11 @@ TWINS: Mapping[str, Twins] = {
         ddp(before="shutil.rmtree(cache)", head="import shutil"),
         ddp(before="if dist.get_rank() == 0:\n    shutil.rmtree(cache)", head="import shutil"),
     ),
+    "all ranks delete what may be gone": (
+        "shared-filesystem-race",
+        ddp(before="shutil.rmtree(cache)", head="import shutil"),
+        ddp(before="shutil.rmtree(cache, ignore_errors=True)", head="import shutil"),
+    ),
     "the whole model as a unit": (
         "fsdp-wrap-policy-wrong",
         ddp(head=FSDP + POLICY.format("LlamaModel"), set_up=SHARDED.format("net, policy")),
