@@ -17,7 +17,7 @@ from typing import get_args, get_type_hints
 import pytest
 import tomllib
 
-from ddoctor import check_catalog
+from ddoctor import check_catalog, knowledge
 from ddoctor.collect import collectors
 from ddoctor.evidence.bundle import section_types
 from ddoctor.evidence.probes import ProbeRuns
@@ -111,7 +111,7 @@ def parts(kind: object) -> Iterator[type[Part] | type[Known]]:
 
 @pytest.mark.parametrize("table", Known.__subclasses__(), ids=lambda table: table.__name__)
 def test_every_field_of_a_table_is_in_its_file(table: type[Known]) -> None:
-    written = set(keys(tomllib.loads((ROOT / "ddoctor/knowledge" / table.table).read_text())))
+    written = set(keys(tomllib.loads(knowledge.written(table))))
     fields = {field for kind in parts(table) for field in kind.__struct_fields__}
     assert fields - FILLED_FOR_ALL <= written
 

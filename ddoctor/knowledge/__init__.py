@@ -21,8 +21,12 @@ KnownType = TypeVar("KnownType", bound=Known)
 
 @cache
 def load(wanted: type[KnownType]) -> KnownType:
-    """Read the table of a type: a file, or the files of a folder, one after the other."""
+    """Read the table of a type."""
+    return msgspec.convert(tomllib.loads(written(wanted)) | {"type": wanted.label()}, wanted)
+
+
+def written(wanted: type[Known]) -> str:
+    """The text of a table: of a file, or of the files of a folder, one after the other."""
     place = files("ddoctor.knowledge").joinpath(wanted.table)
     parts = sorted(place.iterdir(), key=lambda part: part.name) if place.is_dir() else [place]
-    text = "\n".join(part.read_text(encoding="utf-8") for part in parts)
-    return msgspec.convert(tomllib.loads(text) | {"type": wanted.label()}, wanted)
+    return "\n".join(part.read_text(encoding="utf-8") for part in parts)

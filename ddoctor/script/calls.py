@@ -83,8 +83,7 @@ def uses_cuda(call: Call) -> bool:
     """Whether it makes the process choose its GPUs."""
     moved = call.method == "to" and any(map(_names_cuda, call.node.args))
     on_gpu = call.method == "cuda" or moved
-    of_cuda = call.name in OF_CUDA and call.method != "is_available"
-    return of_cuda or on_gpu or call.name in STARTS_CUDA
+    return on_gpu or call.name in OF_CUDA or call.name in STARTS_CUDA
 
 
 def is_accelerator(call: Call) -> bool:
