@@ -171,6 +171,29 @@ def in_the_source(script: Script) -> Iterator[Finding]:
         )
 
 
+def of_a_shared_block(script: Script) -> Iterator[Finding]:
+    """One block is checkpointed several times in a forward pass, under DDP."""
+    models = script.of("torch.nn.parallel.DistributedDataParallel")
+    for one in script.of("torch.utils.checkpoint.checkpoint") if models else ():
+        block = one.arguments[0] if one.arguments else ""
+        same = re.fullmatch(r"self\.\w+", block) is not None
+        static = any(model.argument("static_graph") == "True" for model in models)
+        if same and "loop" in one.within and _is_reentrant(one) and not static:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} checkpoints {block} several times in the re-entrant way: "
+                "DDP gets the gradients of its parameters once for each",
+                fixes=(
+                    Fix.python(
+                        summary="set use_reentrant=False",
+                        paste=one.at.text.replace("use_reentrant=True", "use_reentrant=False"),
+                    ),
+                ),
+            )
+            return
+
+
 _STATIC = Fix.python(
     summary="or set static_graph=True, if every step builds the same graph",
     paste="model = DistributedDataParallel(model, ..., static_graph=True)",

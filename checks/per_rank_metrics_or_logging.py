@@ -22,8 +22,16 @@ from statistics import median
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown, targets
+from ddoctor.analysis.script_source import (
+    LOADER,
+    evaluates,
+    is_plain,
+    shown,
+    targets,
+    with_keywords,
+)
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import HotLine, Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -134,6 +142,32 @@ def of_a_part(script: Script) -> Iterator[Finding]:
                     f"script calls {adds} or the like: what one rank reports is of its part alone"
                 ),
                 fixes=(_GATHERED if by_accelerate else _REDUCED,),
+            )
+            return
+
+
+def by_lightning(script: Script, launch: Launch | None) -> Iterator[Finding]:
+    """A value of the evaluation that Lightning logs for one rank alone."""
+    if not any(one.framework == "Lightning" for one in script.imports):
+        return
+    if launch is not None and launch.get("arg.devices") is None and (launch.ranks or 1) < 2:
+        return
+    for one in script.of(".log"):
+        value = one.argument("value", 1) or ""
+        # A metric of torchmetrics is reduced over the ranks by itself.
+        own = re.fullmatch(r"self\.\w+", value) is not None
+        if value and not own and one.keywords.get("sync_dist", "False") == "False":
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} logs the mean over the samples of one rank: what chooses "
+                "the best checkpoint sees a part of the evaluation",
+                fixes=(
+                    Fix.python(
+                        summary="let Lightning reduce it over the ranks",
+                        paste=with_keywords(one, sync_dist="True"),
+                    ),
+                ),
             )
             return
 

@@ -40,6 +40,9 @@ OF_CUDA = frozenset(
         *("get_device_name", "get_device_properties", "get_device_capability", "mem_get_info"),
     )
 )
+OF_EVALUATION = (".validation_step", ".test_step")
+"""Methods of Lightning's modules."""
+PARSES = ("parse_args_into_dataclasses", "parse_json_file", "parse_yaml_file", "parse_dict")
 STARTS_CUDA = ("transformers.TrainingArguments", "accelerate.Accelerator")
 METHODS = frozenset(
     {
@@ -60,6 +63,8 @@ def matters(call: Call) -> bool:
     if call.method in ("to", "cuda"):
         return call.method == "cuda" or any(map(_names_cuda, call.node.args))
     if call.method in METHODS:
+        return True
+    if call.method == "log" and call.scope.name.endswith(OF_EVALUATION):
         return True
     return is_sharded_model(call)
 
@@ -83,7 +88,9 @@ def uses_cuda(call: Call) -> bool:
     """Whether it makes the process choose its GPUs."""
     moved = call.method == "to" and any(map(_names_cuda, call.node.args))
     on_gpu = call.method == "cuda" or moved
-    return on_gpu or call.name in OF_CUDA or call.name in STARTS_CUDA
+    # transformers' parser makes the TrainingArguments, which choose the device.
+    by_parser = call.method in PARSES and "TrainingArguments" in call.scope.names.all
+    return on_gpu or by_parser or call.name in OF_CUDA or call.name in STARTS_CUDA
 
 
 def is_accelerator(call: Call) -> bool:

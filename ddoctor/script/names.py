@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Collection
 
 from ddoctor.script.modules import Module, base_of
 
@@ -44,6 +45,11 @@ class Names:
                 for alias in statement.names:
                     name = f"{base}.{alias.name}".lstrip(".")
                     self._known[alias.asname or alias.name] = name
+
+    @property
+    def all(self) -> Collection[str]:
+        """The names that the module imports or defines at its top level."""
+        return self._known.keys()
 
     def of(self, node: ast.AST) -> str:
         """The full name of an expression; ``.attribute`` of an object, empty where it has none."""

@@ -54,6 +54,11 @@ class Program:
                 scope = scope.outer
         if call.name in self.functions:
             return self.functions[call.name]
+        if not call.name and variable(function):
+            # An object with `__call__`.
+            for maker in origins(function, call.scope):
+                if found := self.functions.get(f"{maker}.__call__"):
+                    return found
         if isinstance(function, ast.Attribute) and call.on:
             own = call.on == "self"
             makers = (call.scope.owner,) if own else origins(function.value, call.scope)
@@ -111,16 +116,24 @@ class Program:
         return (*self._outside(call.scope, DEEPEST), *call.around)
 
     def _outside(self, scope: Scope, deepest: int) -> tuple[Block, ...]:
-        callers = self._callers.get(_own(scope), [])
-        known = [one for one in callers if self.called(one) is scope]
-        if scope.owner and len(known) == 1:
-            # `step` is also a method of other objects.
-            callers = known
-        if len(callers) != 1 or not deepest or not known:
+        known = self._callers_of.get(scope, [])
+        # A method has names that other objects have as well, such as `step`.
+        alone = bool(scope.owner) or len(self._callers.get(_own(scope), [])) == 1
+        if len(known) != 1 or not alone or not deepest:
             return ()
-        (one,) = callers
+        (one,) = known
         kept = (block for block in one.around if block.kind not in RANK_TESTS)
         return (*self._outside(one.scope, deepest - 1), *kept)
+
+    @cached_property
+    def _callers_of(self) -> Mapping[Scope, Sequence[Call]]:
+        """The calls of each function, as far as the source shows them."""
+        found: dict[Scope, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            called = self.called(call)
+            if called is not None and called is not call.scope:
+                found[called].append(call)
+        return found
 
     @cached_property
     def _callers(self) -> Mapping[str, Sequence[Call]]:

@@ -267,7 +267,7 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         made_by=origins(on, call.scope) if variable(on) and call.name.startswith(".") else (),
         assigned=_target(call),
         within=tuple(_within(around, program)),
-        test=_cut(source(tests[-1].test)) if tests and tests[-1].test else "",
+        test=_cut(source(_condition(tests[-1], call.scope))) if tests else "",
         unless=_cut(source(left[-1].test)) if left and left[-1].test else "",
         branch=at(branches[-1].node, call.scope) if branches else None,
         always=program.always(call),
@@ -288,6 +288,14 @@ def _assigned(value: ast.expr, scope: Scope) -> str:
         if len(inner) == 1:
             parts.append(f"{part.id} = {source(inner[0])}")  # type: ignore[attr-defined]
     return _cut("; ".join(parts))
+
+
+def _condition(block: Block, scope: Scope) -> ast.AST:
+    """What a branch tests; of a variable, what it is assigned from."""
+    test = block.test if block.test is not None else block.node
+    name = variable(test)
+    shown = scope.shown(name) if name else ()
+    return shown[0] if len(shown) == 1 else test
 
 
 def _leaves_the_step(block: Block) -> bool:

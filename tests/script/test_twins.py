@@ -12,7 +12,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Severity
 from tests.launched import launch
 from tests.script.conftest import Read
-from tests.script.sources import ACCELERATE, HEAD, LOADER, SET_UP, STEP, ddp
+from tests.script.sources import ACCELERATE, HEAD, LIGHTNING, LOADER, SET_UP, STEP, ddp
 
 Twins = tuple[str, str, str]
 IN_EPOCHS = "sampler.set_epoch(epoch)"
@@ -122,6 +122,37 @@ arguments = TrainingArguments(
     "out", gradient_checkpointing=True, ddp_find_unused_parameters=True,
     gradient_checkpointing_kwargs={})
 Trainer(model=model, args=arguments).train()
+"""
+
+ACCUMULATOR = """
+class Accumulator:
+    def __init__(self, model, every):
+        self.model, self.every, self.count = model, every, 0
+
+    def __call__(self, batch):
+        self.count += 1
+        due = self.count % self.every == 0
+        loss = self.model(batch).sum() / self.every
+        loss.backward()
+        if due:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+"""
+SHARED = """
+from torch.utils.checkpoint import checkpoint
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(12):
+            x = checkpoint(self.block, x, {})
+        return x
+"""
+VALIDATES = """
+class Checked(Module):
+    def validation_step(self, batch, index):
+        loss = self(batch)
+        self.log("val_loss", loss{})
+
 """
 
 TWINS: Mapping[str, Twins] = {
@@ -279,6 +310,32 @@ TWINS: Mapping[str, Twins] = {
         "shared-filesystem-race",
         ddp(before="shutil.rmtree(cache)", head="import shutil"),
         ddp(before="shutil.rmtree(cache, ignore_errors=True)", head="import shutil"),
+    ),
+    "accumulated by an object": (
+        "gradient-sync-every-microstep",
+        ddp(head=ACCUMULATOR, before="step = Accumulator(model, 4)", step="step(batch)"),
+        ddp(
+            head=ACCUMULATOR.replace("        loss =", "        with self.model.no_sync(): loss ="),
+            before="step = Accumulator(model, 4)",
+            step="step(batch)",
+        ),
+    ),
+    "a shared block": (
+        "activation-checkpoint-reentrant",
+        ddp(head=SHARED.format("use_reentrant=True")),
+        ddp(head=SHARED.format("use_reentrant=False")),
+    ),
+    "a mean that Lightning does not reduce": (
+        "per-rank-metrics-or-logging",
+        LIGHTNING.replace("trainer =", VALIDATES.format("") + "trainer =", 1),
+        LIGHTNING.replace("trainer =", VALIDATES.format(", sync_dist=True") + "trainer =", 1),
+    ),
+    "a metric that Lightning reduces": (
+        "per-rank-metrics-or-logging",
+        LIGHTNING.replace("trainer =", VALIDATES.format("") + "trainer =", 1),
+        LIGHTNING.replace(
+            "trainer =", VALIDATES.format("").replace("loss)", "self.accuracy)") + "trainer =", 1
+        ),
     ),
     "the whole model as a unit": (
         "fsdp-wrap-policy-wrong",
