@@ -163,8 +163,11 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 confidence=Confidence.POSSIBLE,
                 because=(
-                    f"every rank runs {shown(one.at)} without map_location: tensors that rank 0 "
-                    "saved from its GPU return to GPU 0, on all ranks; correct only if the file "
+                    f"every rank runs {shown(one.at)}, which puts the tensors onto GPU 0, on all "
+                    "ranks"
+                    if one.argument("map_location", 1) is not None
+                    else f"every rank runs {shown(one.at)} without map_location: tensors that rank "
+                    "0 saved from its GPU return to GPU 0, on all ranks; correct only if the file "
                     "holds tensors of the CPU"
                 ),
                 fixes=(
@@ -195,7 +198,9 @@ _FIXES = (
 
 
 def _is_placed(load: SourceCall) -> bool:
-    return load.argument("map_location", 1) is not None or "**" in load.keywords
+    given = load.argument("map_location", 1)
+    on_first = given is not None and "cuda:0" in given
+    return (given is not None and not on_first) or "**" in load.keywords
 
 
 def _is_checkpoint(load: SourceCall, script: Script) -> bool:

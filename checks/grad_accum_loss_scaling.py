@@ -17,7 +17,7 @@ from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
-STEPS = re.compile(r"/\s*[\w.\[\]()'\"]*(?:accum|\bgas\b|\bga_steps\b)", re.IGNORECASE)
+STEPS = re.compile(r"/\s*[\w.\[\]()'\"]*(?:accum|\bgas\b|\bga_steps\b)", re.I)
 
 
 def in_the_source(script: Script) -> Iterator[Finding]:

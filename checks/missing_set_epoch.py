@@ -75,7 +75,8 @@ def in_the_source(script: Script) -> Iterator[Finding]:
     if not epochs or not is_plain(script, "DeepSpeed"):
         return
     calls = [one for one in script.calls if one.name.endswith("set_epoch")]
-    if not all(_is_before(one, epochs) for one in calls):
+    by_its_name = not calls and script.names_set_epoch is not None
+    if by_its_name or not all(_is_before(one, epochs) for one in calls):
         return
     for sampler in script.of("torch.utils.data.DistributedSampler"):
         shuffles = sampler.argument("shuffle", 3)

@@ -119,22 +119,27 @@ def one_process_for_several_gpus(plan: LaunchPlan, script: Script) -> Iterator[F
 
 
 def gpus_for_one_process(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
-    """The line gives several GPUs to one process of a script that trains on one each."""
-    launch, devices = plan.launch, plan.devices or ()
-    alone = launch.launcher == "python" and plan.ranks == 1 and not {*launch.around} & {*STARTERS}
+    """One process gets several GPUs, and the script trains on one in each process."""
+    launch, granted = plan.launch, plan.gpus_per_host
+    chosen = launch.get("env.CUDA_VISIBLE_DEVICES")
+    count, at = len(plan.devices or ()), chosen
+    if chosen is None and granted is not None:
+        count, at = granted.number or 0, granted
+    by_job = launch.around[-2:-1] == ("sbatch",) and "srun" not in launch.around
+    alone = plan.ranks == 1 and (by_job or not {*launch.around} & {*STARTERS})
     starts_ranks = any("multiprocessing." in one.name for one in script.calls)
-    if not alone or len(devices) < 2 or starts_ranks or script.unseen:
+    if launch.launcher != "python" or not alone or count < 2 or starts_ranks or script.unseen:
         return
     for one in script.of(*WRAPPERS)[:1]:
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.LIKELY,
-            because=f"CUDA_VISIBLE_DEVICES gives {len(devices)} GPUs to one process, and the "
+            because=f"one process gets {count} GPUs ({at.at if at is not None else ''}), and the "
             f"script ({shown(one.at)}) trains on one GPU in each process: the others stay idle",
             fixes=(
                 Fix(
                     summary="start one process for each GPU",
-                    paste=f"torchrun --nproc-per-node={len(devices)} {launch.script} …",
+                    paste=f"torchrun --nproc-per-node={count} {launch.script} …",
                 ),
             ),
         )

@@ -21,9 +21,11 @@ from math import prod
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.joining import HostJoining, Joining
-from ddoctor.evidence.launch import Setting
+from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -167,6 +169,37 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
             hosts,
             f"--nnodes={granted.value}  # accelerate: --num_machines={granted.value}",
         )
+
+
+def spawned(script: Script, launch: Launch) -> Iterator[Finding]:
+    """The script starts another number of processes than its process group waits for."""
+    if (launch.hosts or 1) > 1:
+        return
+    for starts in script.of("torch.multiprocessing.spawn"):
+        count = _given(starts.argument("nprocs", 2), launch)
+        for joins in script.of("torch.distributed.init_process_group"):
+            world = _given(joins.argument("world_size", 3), launch)
+            if count is not None and world is not None and count != world:
+                yield Finding(
+                    severity=Severity.ERROR,
+                    confidence=Confidence.LIKELY,
+                    because=f"{shown(starts.at)} starts {count} processes, and {shown(joins.at)} "
+                    f"waits for {world}",
+                    fixes=(
+                        Fix.python(
+                            summary="give both the same number",
+                            paste="world_size = torch.cuda.device_count()",
+                        ),
+                    ),
+                )
+                return
+
+
+def _given(text: str | None, launch: Launch) -> int | None:
+    """A number that is written there, or that an argument of the script has; None: unknown."""
+    if text is None:
+        return None
+    return int(text) if text.isdigit() else launch.number(f"arg.{text.rpartition('.')[2]}")
 
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:

@@ -61,8 +61,8 @@ class SourceCall(Part, frozen=True, kw_only=True):
     Names of the called functions, ``os.environ[RANK]`` for a variable, literals, or ``UNKNOWN``.
     """
     values: Mapping[str, str] = {}
-    """The source of what an argument, a variable, is assigned from, if that is one expression, and
-    that of the variables in it: ``per_epoch * epochs; per_epoch = len(loader)``."""
+    """The sources of what an argument, a variable, is assigned from, and of the variables in it:
+    ``per_epoch * epochs; per_epoch = len(loader)``."""
     on: str = ""
     """The object of a method, such as ``optimizer``."""
     made_by: tuple[str, ...] = ()
@@ -192,6 +192,8 @@ class Script(Section, frozen=True, kw_only=True):
     """Lines that use the rank or the number of ranks in a way that may select data."""
     names_device: SourceLine | None = None
     """The first line with a word for a local rank, or for one of several GPUs."""
+    names_set_epoch: SourceLine | None = None
+    """The first line with the word ``set_epoch``, as a name or a text."""
     fills_in: SourceLine | None = None
     """The first line that gives a model of the meta device memory without values, ``to_empty``."""
     loads_on_one_rank: SourceLine | None = None

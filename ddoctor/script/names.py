@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 
 from ddoctor.script.modules import Module, base_of
 
@@ -27,10 +27,16 @@ PRINT = "print"
 ENVIRONMENT = ("os.environ", "os.getenv", "os.environ.get", "environ.get")
 
 
+Marks = Mapping[str, Sequence[ast.expr]]
+NOTHING: Marks = {}
+
+
 class Names:
     """What the names of a module mean."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, marks: Marks = NOTHING) -> None:
+        """``marks``: what attributes of the script's objects are, where they tell the rank."""
+        self.marks = marks
         self._known = {PRINT: PRINT}
         for node in module.tree.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):

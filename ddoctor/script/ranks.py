@@ -65,13 +65,14 @@ def _kind_of(test: ast.expr, assigned: Assigned, negated: bool, steps: int) -> W
 
 def _single(test: ast.expr, assigned: Assigned, steps: int) -> Within:
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _compared(test.left, test.ops[0], test.comparators[0])
+        return _compared(test.left, test.ops[0], test.comparators[0], assigned)
     name = own_name(test)
     if name in MAIN:
         return "one-rank"
     if name in RANKS:
         return "other-ranks"
-    values = assigned(variable(test)) if steps else ()
+    called = test.func if isinstance(test, ast.Call) else test
+    values = assigned(variable(called)) if steps else ()
     kinds = {_kind_of(value, assigned, False, steps - 1) for value in values}
     if len(kinds) == 1:
         return kinds.pop()
@@ -111,11 +112,13 @@ def _several(test: ast.BoolOp, assigned: Assigned, negated: bool, steps: int) ->
     return ranks.pop() if len(ranks) == 1 and sure else "some-ranks"
 
 
-def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr) -> Within:
+def _compared(left: ast.expr, operator: ast.cmpop, right: ast.expr, assigned: Assigned) -> Within:
     if _number(left) is not None:
         left, right = right, left
     number, inner = _number(right), _inner(left)
-    if own_name(inner) not in RANKS:
+    values = [_inner(value) for value in assigned(variable(inner))]
+    by_value = bool(values) and all(own_name(value) in RANKS for value in values)
+    if own_name(inner) not in RANKS and not by_value:
         return "some-ranks" if hints(left) or hints(right) else "condition"
     if isinstance(operator, ast.In | ast.NotIn) and isinstance(
         right, ast.List | ast.Tuple | ast.Set

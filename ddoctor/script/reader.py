@@ -26,6 +26,7 @@ from ddoctor.script.losses import kept
 from ddoctor.script.modules import Module, Modules
 from ddoctor.script.names import PRINT, moved, source, variable
 from ddoctor.script.program import Program
+from ddoctor.script.rank_names import rank_names
 from ddoctor.script.ranks import hints, lower, own_name
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
@@ -37,6 +38,8 @@ MOST_FACTS = 2000
 LONGEST = 300
 """Characters of a statement or an argument."""
 MOST_ARGUMENTS = 20
+MOST_ASSIGNED = 3
+"""Expressions that a variable is assigned from."""
 FRAMEWORKS = {
     "accelerate": "accelerate",
     "trl": "TRL",
@@ -90,7 +93,8 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
     read are in ``unseen``; this never raises.
     """
     modules = Modules.read(script, folders)
-    walks = [Walk(module) for module in modules.found]
+    marks = rank_names(modules.found)
+    walks = [Walk(module, marks) for module in modules.found]
     program = Program(walks)
     lines = {walk.scopes[0].module: _Lines(walk.scopes[0].module) for walk in walks}
 
@@ -117,6 +121,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),
         names_device=_line(walks, _names_a_device, at),
+        names_set_epoch=_line(walks, "set_epoch".__eq__, at),
         fills_in=_line(walks, "to_empty".__eq__, at),
         loads_on_one_rank=next(
             (
@@ -280,10 +285,8 @@ def _assigned(value: ast.expr, scope: Scope) -> str:
     """The source of what a variable is assigned from, with that of the variables in it."""
     name = variable(value)
     shown = scope.shown(name) if name else ()
-    if len(shown) != 1:
-        return ""
-    parts = [source(shown[0])]
-    for part in ast.walk(shown[0]):
+    parts = [source(one) for one in shown[:MOST_ASSIGNED]]
+    for part in ast.walk(shown[0]) if len(shown) == 1 else ():
         inner = scope.shown(part.id) if isinstance(part, ast.Name) else ()
         if len(inner) == 1:
             parts.append(f"{part.id} = {source(inner[0])}")  # type: ignore[attr-defined]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from ddoctor.blocks import LOOPS, Function
 from ddoctor.evidence.script import Within
 from ddoctor.script.modules import Module
-from ddoctor.script.names import Names, variable
+from ddoctor.script.names import NOTHING, Marks, Names, variable
 from ddoctor.script.ranks import kind_of, lower, own_name
 
 RANK_TESTS: frozenset[Within] = frozenset({"one-rank", "other-ranks", "some-ranks"})
@@ -69,6 +69,9 @@ class Scope:
     def shown(self, name: str) -> Sequence[ast.expr]:
         """The same where expressions show all of it."""
         values = self.assigned(name)
+        if not values and "." in name:
+            # An attribute of another object: what the classes of the script know by its name.
+            return self.names.marks.get(name.rpartition(".")[2], ())
         return [value for value in values if value is not None] if None not in values else ()
 
 
@@ -115,12 +118,12 @@ class Statement:
 class Walk:
     """All scopes, calls and statements of a module."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: Module, marks: Marks = NOTHING) -> None:
         self.scopes: list[Scope] = []
         self.statements: list[Statement] = []
         self.classes: list[tuple[ast.ClassDef, Scope]] = []
         self._of: dict[ast.AST, Scope] = {}
-        top = self._scope(Scope(module, Names(module), module.tree))
+        top = self._scope(Scope(module, Names(module, marks), module.tree))
         self._collect(module.tree, top, "")
         self._body(module.tree.body, top, ())
 

@@ -155,6 +155,32 @@ class Checked(Module):
 
 """
 
+WORLD = """
+class World:
+    @property
+    def boss(self):
+        return self.rank == 0
+
+    @property
+    def ready(self):
+        return self.step > 0
+
+world = World()
+"""
+SAVED = "if {}:\n    torch.save(model.state_dict(), 'model.pt')"
+RESUMED = "state = torch.load(path, map_location='{}')\nmodel.load_state_dict(state)"
+SPAWNED = f"""{HEAD}
+import torch.multiprocessing as mp
+
+def work(rank):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size={{1}})
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs={{0}})
+"""
+
 TWINS: Mapping[str, Twins] = {
     "set_epoch once": (
         "missing-set-epoch",
@@ -336,6 +362,31 @@ TWINS: Mapping[str, Twins] = {
         LIGHTNING.replace(
             "trainer =", VALIDATES.format("").replace("loss)", "self.accuracy)") + "trainer =", 1
         ),
+    ),
+    "set_epoch by its name": (
+        "missing-set-epoch",
+        ddp(each_epoch=""),
+        ddp(each_epoch='getattr(sampler, "set_epoch")(epoch)'),
+    ),
+    "a file that one rank writes, by a property": (
+        "shared-filesystem-race",
+        ddp(head=WORLD, epoch=SAVED.format("world.ready")),
+        ddp(head=WORLD, epoch=SAVED.format("world.boss")),
+    ),
+    "a file that one rank writes, by another name": (
+        "shared-filesystem-race",
+        ddp(set_up=f"{SET_UP}me = int(sys.argv[1])\n", epoch=SAVED.format("me == 0")),
+        ddp(set_up=f"{SET_UP}me = dist.get_rank()\n", epoch=SAVED.format("me == 0")),
+    ),
+    "a checkpoint onto the first GPU": (
+        "gpu0-extra-memory",
+        ddp(before=RESUMED.format("cuda:0")),
+        ddp(before=RESUMED.format("cpu")),
+    ),
+    "fewer processes than the group waits for": (
+        "world-size-mismatch",
+        SPAWNED.format(4, 8),
+        SPAWNED.format(4, 4),
     ),
     "the whole model as a unit": (
         "fsdp-wrap-policy-wrong",
