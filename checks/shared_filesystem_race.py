@@ -125,9 +125,16 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             return
 
 
+TRAINERS = ("Trainer", "TRL", "Lightning")
+"""Frameworks whose loop no line of the script shows."""
+
+
 def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """All ranks delete a folder, or write a dataset into it."""
-    if (plan.ranks or 0) < 2:
+    trains = any(one.kind == "training" for one in script.loops) or any(
+        one.framework in TRAINERS for one in script.imports
+    )
+    if (plan.ranks or 0) < 2 or not trains:
         return
     for one in script.of("shutil.rmtree", ".save_to_disk"):
         named = one.arguments[0] if one.arguments else ""
