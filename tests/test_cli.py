@@ -242,6 +242,7 @@ def test_without_torch_the_rest_is_examined(tmp_path: Path) -> None:
     assert "skipped" in report
 
 
+@pytest.mark.ward
 def test_a_read_only_working_folder_is_no_obstacle(tmp_path: Path) -> None:
     """Mounted read-only, for even root cannot write there."""
     script = f"mount -t tmpfs -o ro tmpfs {tmp_path} && cd {tmp_path} && exec {sys.executable} "

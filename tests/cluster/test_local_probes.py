@@ -112,6 +112,7 @@ def test_a_rank_that_is_behind_is_named(run: Launch, monkeypatch: pytest.MonkeyP
     assert hung.ranks[1].steps < hung.ranks[0].steps
 
 
+@pytest.mark.ward
 def test_an_error_on_one_rank_is_told_and_the_rest_is_measured(run: Launch) -> None:
     runs, measured = run([RAISING, SOUND])
     assert outcomes(runs) == ["crashed", "completed"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import pytest
+
 from ddoctor.recorder.recorded import CallFacts
 from ddoctor.recorder.tape import COLLECTIVE, OPERATIONS
 from tests.recorder.conftest import Record, Recorded, Run
@@ -226,6 +228,7 @@ print(value.item())
 """
 
 
+@pytest.mark.ward
 def test_compiled_ones_are_left_alone(bare: Run, record: Record) -> None:
     ran = record(COMPILED)
     assert (ran.exit_code, ran.stdout) == (0, bare(COMPILED).stdout), ran.stderr

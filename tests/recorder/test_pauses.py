@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.recorder.conftest import Record, Run
 
 TRAIN = """
@@ -66,6 +68,7 @@ print(sorted(torch.load("model.pt", weights_only=False)))
 """
 
 
+@pytest.mark.ward
 def test_each_pause_is_told_apart(bare: Run, record: Record) -> None:
     ran = record(TRAIN)
     assert (ran.exit_code, ran.stdout) == (0, bare(TRAIN).stdout), ran.stderr

@@ -355,6 +355,7 @@ raise RuntimeError("at last") from ExceptionGroup("both", [KeyError("key")])
 """
 
 
+@pytest.mark.ward
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="exceptions have groups from Python 3.11 on")
 def test_tracebacks_that_the_script_prints_are_as_without(bare: Run, record_anew: Record) -> None:
     without, ran = bare(CAUGHT), record_anew(CAUGHT)

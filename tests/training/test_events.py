@@ -50,7 +50,9 @@ COPY = "import sys, os; open(sys.argv[1] + '.new', 'w').write(sys.stdin.read());
 )
 
 
-@pytest.mark.parametrize("command", ["/nowhere/notify", "false", "sleep 100"])
+@pytest.mark.parametrize(
+    "command", ["/nowhere/notify", "false", pytest.param("sleep 100", marks=pytest.mark.ward)]
+)
 def test_a_command_that_fails_or_takes_long_disturbs_nothing(command: str) -> None:
     events = Events(None, command, attempt=0)
     began = time.monotonic()
