@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -101,6 +101,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
     def at(node: ast.AST, scope: Scope) -> SourceLine:
         return lines[scope.module].at(node, scope.name)
 
+    named = _first_lines(walks, at)
     return Script(
         files=tuple(module.shown for module in modules.found),
         lines=sum(len(module.lines) for module in modules.found),
@@ -120,9 +121,6 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),
-        names_device=_line(walks, _names_a_device, at),
-        names_set_epoch=_line(walks, "set_epoch".__eq__, at),
-        fills_in=_line(walks, "to_empty".__eq__, at),
         loads_on_one_rank=next(
             (
                 at(call.node, call.scope)
@@ -131,8 +129,11 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             ),
             None,
         ),
-        in_parts=_line(walks, IN_PARTS.__contains__, at),
-        holds_back=_line(walks, _holds_back, at),
+        names_device=named.get("names_device"),
+        names_set_epoch=named.get("names_set_epoch"),
+        fills_in=named.get("fills_in"),
+        in_parts=named.get("in_parts"),
+        holds_back=named.get("holds_back"),
         unseen=tuple(modules.unseen),
     )
 
@@ -177,14 +178,17 @@ def _first(facts: Iterator[Fact]) -> tuple[Fact, ...]:
     return tuple(islice(facts, MOST_FACTS))
 
 
-def _line(walks: Sequence[Walk], names: Callable[[str], bool], at: At) -> SourceLine | None:
-    """The first line that has such a name; None: no line has."""
+def _first_lines(walks: Sequence[Walk], at: At) -> Mapping[str, SourceLine]:
+    """The first line with a name of each kind, by the field of ``Script``."""
+    found: dict[str, SourceLine] = {}
     for walk in walks:
         top = walk.scopes[0]
         for node in top.module.nodes:
-            if any(map(names, _words(node))):
-                return at(node, top)
-    return None
+            for word in _words(node):
+                for kind, names in NAMED.items():
+                    if kind not in found and names(word):
+                        found[kind] = at(node, top)
+    return found
 
 
 def _words(node: ast.AST) -> Iterator[str]:
@@ -199,13 +203,19 @@ def _words(node: ast.AST) -> Iterator[str]:
         yield from (word.arg for word in node.keywords if word.arg == "device_id")
 
 
+@lru_cache(maxsize=10_000)
 def _names_a_device(name: str) -> bool:
     found = lower(name)
     return name in DEVICES or {"local", "rank"} <= found or bool({"gpu", "devices"} & found)
 
 
-def _holds_back(name: str) -> bool:
-    return name in HOLDS_BACK
+NAMED: Mapping[str, Callable[[str], bool]] = {
+    "names_device": _names_a_device,
+    "names_set_epoch": "set_epoch".__eq__,
+    "fills_in": "to_empty".__eq__,
+    "in_parts": IN_PARTS.__contains__,
+    "holds_back": HOLDS_BACK.__contains__,
+}
 
 
 def _imports(walks: Sequence[Walk], at: At) -> Iterator[SourceImport]:
