@@ -11,6 +11,8 @@ from ddoctor.script.names import Marks, variable
 from ddoctor.script.ranks import kind_of
 
 OF_RANKS = ("one-rank", "other-ranks")
+MOST = 3
+"""Values of one attribute that are followed: each may name others."""
 
 
 def rank_names(modules: Sequence[Module]) -> Marks:
@@ -20,10 +22,15 @@ def rank_names(modules: Sequence[Module]) -> Marks:
         for node in module.nodes:
             for name, value in _members(node) if isinstance(node, ast.ClassDef) else ():
                 found[name].append(value)
+
+    def assigned(name: str) -> Sequence[ast.expr]:
+        values = found.get(name.removeprefix("self."), ()) if name.startswith("self.") else ()
+        return values if len(values) <= MOST else ()
+
     return {
         name: values
         for name, values in found.items()
-        if all(kind_of(value, lambda _: ()) in OF_RANKS for value in values)
+        if all(kind_of(value, assigned) in OF_RANKS for value in values)
     }
 
 

@@ -157,6 +157,13 @@ class Checked(Module):
 
 WORLD = """
 class World:
+    def __init__(self):
+        self.n = dist.get_rank()
+
+    @property
+    def first(self):
+        return self.n == 0
+
     @property
     def boss(self):
         return self.rank == 0
@@ -372,6 +379,11 @@ TWINS: Mapping[str, Twins] = {
         "shared-filesystem-race",
         ddp(head=WORLD, epoch=SAVED.format("world.ready")),
         ddp(head=WORLD, epoch=SAVED.format("world.boss")),
+    ),
+    "a file that one rank writes, by a property of another name": (
+        "shared-filesystem-race",
+        ddp(head=WORLD, epoch=SAVED.format("world.ready")),
+        ddp(head=WORLD, epoch=SAVED.format("world.first")),
     ),
     "a file that one rank writes, by another name": (
         "shared-filesystem-race",
