@@ -165,11 +165,9 @@ def without_workers(
 
 def _workers(loader: SourceCall, launch: Launch | None) -> int | None:
     """The number that the source shows, or that the script is started with; None: unknown."""
-    given = (loader.argument("num_workers", 5) or "").rpartition(".")
-    named = launch is not None and given[1] and launch.get(f"arg.{given[2]}") is not None
-    if launch is not None and named:
-        return launch.number(f"arg.{given[2]}")
-    return worker_count(loader)
+    given = loader.argument("num_workers", 5) or ""
+    setting = launch.argument(given) if launch is not None and "." in given else None
+    return setting.number if setting is not None else worker_count(loader)
 
 
 def _by_its_batches(one: Straggler, loop: StepLoop) -> bool:

@@ -80,7 +80,7 @@ def _value(text: str, plan: LaunchPlan) -> str:
     if match := re.fullmatch(r"""(['"])(\w+)\1""", text):
         return match[2]
     if match := re.fullmatch(r"(['\"]\w+['\"]) if (\w+\.\w+) else (['\"]\w+['\"])", text):
-        flag = plan.launch.get(f"arg.{match[2].rpartition('.')[2]}")
+        flag = plan.launch.argument(match[2])
         return _value(match[1] if flag is not None and flag.on else match[3], plan)
-    setting = plan.launch.get(f"arg.{text.rpartition('.')[2]}") if "." in text else None
+    setting = plan.launch.argument(text) if "." in text else None
     return setting.value if setting is not None else ""

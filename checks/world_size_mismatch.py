@@ -199,7 +199,8 @@ def _given(text: str | None, launch: Launch) -> int | None:
     """A number that is written there, or that an argument of the script has; None: unknown."""
     if text is None:
         return None
-    return int(text) if text.isdigit() else launch.number(f"arg.{text.rpartition('.')[2]}")
+    setting = launch.argument(text)
+    return int(text) if text.isdigit() else setting.number if setting is not None else None
 
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:

@@ -86,6 +86,10 @@ class Launch(Section, frozen=True, kw_only=True):
         found = self.get(*names)
         return found.number if found is not None else None
 
+    def argument(self, text: str) -> Setting | None:
+        """The script's argument that its source reads as ``args.workers``; None: it is not set."""
+        return self.get(f"arg.{text.rpartition('.')[2]}")
+
     def on(self, name: str) -> bool:
         """Whether this setting is switched on."""
         found = self.get(name)
