@@ -21,7 +21,9 @@ from ddoctor.models import Confidence, Finding, Fix, Severity
 
 def in_the_source(script: Script) -> Iterator[Finding]:
     for setting in script.settings:
-        if setting.name != "os.environ[CUDA_VISIBLE_DEVICES]" or setting.within:
+        if setting.name != "os.environ[CUDA_VISIBLE_DEVICES]":
+            continue
+        if set(setting.within) - {"condition"} or (setting.within and _hides(setting.value)):
             continue
         one = setting.after
         if one is not None:
@@ -40,3 +42,8 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def _hides(value: str) -> bool:
+    """Whether it hides all GPUs, mostly where there are none."""
+    return value.strip("'\"") in ("", "-1")

@@ -12,7 +12,7 @@ To fix it, use every parameter in the loss, freeze unused parameters, or set
 ``find_unused_parameters=True``.
 """
 
-# Above 150 lines: three moments (after the crash, before it, never) share the names and fixes.
+# Above 150 lines: the source, and three moments of a run (before a crash, after it, never).
 
 from __future__ import annotations
 
@@ -21,6 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.framework_words import FrameworkWords
+from ddoctor.analysis.script_source import is_plain, shown
+from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -33,6 +36,7 @@ CRASH = "Expected to have finished reduction in the prior iteration"
 NAMED = re.compile(r"Parameters which did not receive grad for rank \d+: (.+)")
 NUMBERED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 
+DDP = "torch.nn.parallel.DistributedDataParallel"
 FEW = 4
 """Beyond this many names, only the count is shown."""
 
@@ -83,6 +87,46 @@ def seen_coming(
         Confidence.LIKELY,
         words,
     )
+
+
+def in_the_source(
+    script: Script, launch: Launch | None, wrapping: Wrapping | None
+) -> Iterator[Finding]:
+    """A layer of the user's model takes no part in the loss."""
+    # What DDP itself saw is better evidence.
+    if wrapping is not None or not is_plain(script, "accelerate"):
+        return
+    by_accelerate = any(one.framework == "accelerate" for one in script.imports)
+    if not script.of(DDP) and (not by_accelerate or _shards(script, launch)):
+        return
+    for one in script.unused_layers:
+        name = one.text.partition("=")[0].strip().removeprefix("self.")
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one)} makes parameters that take no part in the loss, and "
+                "find_unused_parameters is off: DDP stops in the second step"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="remove the layer, or freeze it before DDP wraps the model",
+                    paste=f"model.{name}.requires_grad_(False)",
+                ),
+            ),
+        )
+        return
+
+
+def _shards(script: Script, launch: Launch | None) -> bool:
+    """Whether accelerate uses FSDP or DeepSpeed, which need no gradient of each parameter."""
+    strategy = launch.get("strategy") if launch is not None else None
+    if strategy is not None and strategy.value != "ddp":
+        return True
+    switched = ("accelerate.use_fsdp", "accelerate.use_deepspeed")
+    if launch is not None and any(map(launch.on, switched)):
+        return True
+    return any(one.name.endswith("Plugin") for one in script.calls)
 
 
 def left_out_for_good(wrapping: Wrapping) -> Iterator[Finding]:

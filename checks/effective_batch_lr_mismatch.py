@@ -58,6 +58,42 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
     )
 
 
+def for_other_ranks(plan: LaunchPlan) -> Iterator[Finding]:
+    """A config says for how many GPUs, or which effective batch, its rate is."""
+    rate, ranks, launch = plan.rate, plan.ranks, plan.launch
+    made, base = launch.get("made-for.ranks"), launch.get("made-for.batch")
+    if rate is None or not rate.file or ranks is None or launch.on("arg.auto_scale_lr"):
+        return
+    if base is not None and base.number and plan.batch is not None:
+        of, factor = f"{base.value} samples ({base.at})", plan.batch / base.number
+    elif made is not None and made.number:
+        of, factor = f"{made.value} GPUs ({made.at})", ranks / made.number
+    else:
+        return
+    scaled = plan.scaled_rate(factor)
+    if factor == 1 or scaled is None:
+        return
+    linear, root = scaled
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"the rate {rate.value} ({rate.at}) is for {of}; this starts {ranks} ranks, "
+        f"so the effective batch is {factor:.3g} times as large",
+        evidence=(
+            Observation(name="ranks", value=ranks, source="the launch"),
+            Observation(name="learning rate", value=rate.value, source=rate.at),
+        ),
+        fixes=(
+            Fix(
+                summary="scale the rate with the effective batch",
+                paste=f"learning rate  {linear:.3g} (SGD, linear)\n"
+                f"               {root:.3g} (Adam, by the square root)",
+                language="text",
+            ),
+        ),
+    )
+
+
 def _counted(plan: LaunchPlan, ranks: int) -> Iterator[str]:
     for name in COUNTED:
         found = plan.get(name)

@@ -92,16 +92,20 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
 
 
 def by_a_constant(script: Script, loading: Loading | None) -> Iterator[Finding]:
-    """A function for the workers seeds all of them alike."""
-    seeds = {one.function: one.at for one in script.constant_seeds}
+    """A function for the workers seeds all of them alike, or those of all ranks."""
+    seeds = {one.function: one for one in script.constant_seeds}
     for loader in script.of(LOADER):
         made = loader.origin("worker_init_fn")
         if loading is None and len(made) == 1 and made[0] in seeds and not evaluates(loader):
+            seed = seeds[made[0]]
             yield Finding(
-                severity=Severity.WARNING,
+                severity=Severity.NOTE if seed.by_worker else Severity.WARNING,
                 confidence=Confidence.LIKELY,
                 because=(
-                    f"{shown(seeds[made[0]])} gives every worker of {shown(loader.at)} the same "
+                    f"{shown(seed.at)} gives worker N of {shown(loader.at)} the same seed on "
+                    "every rank and in every epoch: each rank draws the same random numbers"
+                    if seed.by_worker
+                    else f"{shown(seed.at)} gives every worker of {shown(loader.at)} the same "
                     "seed, on every rank and in every epoch: they draw the same random numbers"
                 ),
                 fixes=(

@@ -75,6 +75,32 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             return
 
 
+def by_own_keys(script: Script) -> Iterator[Finding]:
+    """A rank calls a collective once for each key that its own data has brought."""
+    for one in script.over_own_keys:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one.at)} runs once for each key of a table, and {shown(one.key)} adds "
+                "keys by the data of this rank: ranks with other keys call it more or less often"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="agree on the keys first",
+                    paste=(
+                        "every = [None] * torch.distributed.get_world_size()\n"
+                        "torch.distributed.all_gather_object(every, sorted(table))\n"
+                        "for key in sorted({one for keys in every for one in keys}):\n"
+                        "    ..."
+                    ),
+                    caution="a rank without a key passes a value that changes nothing, such as 0",
+                ),
+            ),
+        )
+        return
+
+
 def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
     waiting = held(run)
     if not waiting or left_behind(waiting) is not None:

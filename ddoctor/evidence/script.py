@@ -155,11 +155,21 @@ class SourceDataset(Part, frozen=True, kw_only=True):
 
 
 class SourceSeed(Part, frozen=True, kw_only=True):
-    """A function that seeds random numbers with a constant, and uses none of its arguments."""
+    """A function that seeds random numbers alike on every rank: with a constant, or a worker."""
 
     function: str
     """Its full name."""
     at: SourceLine
+    by_worker: bool = False
+    """Whether its argument, the number of a worker, is part of the seed."""
+
+
+class SourceKeys(Part, frozen=True, kw_only=True):
+    """A collective in a loop over a table whose keys come from the data of each rank."""
+
+    at: SourceLine
+    key: SourceLine
+    """Where a key is added."""
 
 
 class SourceImport(Part, frozen=True, kw_only=True):
@@ -186,6 +196,9 @@ class Script(Section, frozen=True, kw_only=True):
     settings: tuple[SourceSetting, ...] = ()
     datasets: tuple[SourceDataset, ...] = ()
     constant_seeds: tuple[SourceSeed, ...] = ()
+    over_own_keys: tuple[SourceKeys, ...] = ()
+    unused_layers: tuple[SourceLine, ...] = ()
+    """Where the script's own models make a layer that takes no part in the loss."""
     kept_losses: tuple[SourceLine, ...] = ()
     """Statements of a training loop that store a loss with its graph beyond the step."""
     splits: tuple[SourceLine, ...] = ()

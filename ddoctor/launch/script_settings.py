@@ -14,7 +14,13 @@ from msgspec.structs import replace as with_fields
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.evidence.source_text import syntax_tree
-from ddoctor.launch import files, hydra_config, known_arguments, lerobot_dataset
+from ddoctor.launch import (
+    files,
+    hydra_config,
+    known_arguments,
+    lerobot_dataset,
+    openmmlab_config,
+)
 from ddoctor.launch.launchers import installed_source
 from ddoctor.launch.option_source import named, options_of, plain
 from ddoctor.launch.words import Word
@@ -101,6 +107,8 @@ def read(
             _add(told, one, folder, "deepspeed.")
         elif (key in NAMES_CONFIG or key == "") and is_file:
             _add(told, one, folder, "arg.")
+        elif key == "" and one.value.endswith(".py") and files.is_there(folder / one.value):
+            told.settings += openmmlab_config.read(folder / one.value, one.value, given)
     for path in paths(script.text, folder, is_module=is_module):
         tree = _parsed(path)
         if tree is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from ddoctor.script.names import source, variable
 from ddoctor.script.scopes import Call
@@ -43,6 +44,15 @@ OF_CUDA = frozenset(
 OF_EVALUATION = (".validation_step", ".test_step")
 """Methods of Lightning's modules."""
 PARSES = ("parse_args_into_dataclasses", "parse_json_file", "parse_yaml_file", "parse_dict")
+USES_AT_IMPORT = re.compile(
+    r"(bitsandbytes|unsloth"
+    r"|mmengine\.(runner|model|dist|optim|hooks|evaluator|dataset|device)"
+    r"|mm(det|det3d|seg|pose|action|pretrain|ocr|rotate)\.(apis|models|datasets))\b"
+)
+"""Modules whose import asks ``torch.cuda.is_available()``.
+
+Seen with bitsandbytes 0.50 and mmengine 0.10, which the others import, and in unsloth's source.
+"""
 STARTS_CUDA = ("transformers.TrainingArguments", "accelerate.Accelerator")
 METHODS = frozenset(
     {

@@ -14,23 +14,32 @@ from ddoctor.evidence.script import (
     Script,
     SourceCall,
     SourceImport,
+    SourceKeys,
     SourceLine,
     SourceLoop,
     SourceSeed,
     SourceSetting,
     Within,
 )
-from ddoctor.script.calls import is_collective, is_sharded_model, matters, uses_cuda
+from ddoctor.script.calls import (
+    USES_AT_IMPORT,
+    is_collective,
+    is_sharded_model,
+    matters,
+    uses_cuda,
+)
 from ddoctor.script.datasets import datasets
 from ddoctor.script.losses import kept
 from ddoctor.script.modules import Module, Modules
 from ddoctor.script.names import PRINT, moved, source, variable
+from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.program import Program
 from ddoctor.script.rank_names import rank_names
 from ddoctor.script.ranks import hints, lower, own_name
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
 from ddoctor.script.splits import splits
+from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.values import origins
 
 MOST_FACTS = 2000
@@ -116,9 +125,14 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in datasets(top.module.nodes, top.names, partial(at, scope=top))
         ),
         constant_seeds=_first(
-            SourceSeed(function=name, at=at(node, scope))
-            for name, node, scope in constant_seeds(program)
+            SourceSeed(function=name, at=at(node, scope), by_worker=by_worker)
+            for name, node, scope, by_worker in constant_seeds(program)
         ),
+        over_own_keys=_first(
+            SourceKeys(at=at(call.node, call.scope), key=at(key, scope))
+            for call, key, scope in over_own_keys(program)
+        ),
+        unused_layers=_first(at(node, scope) for node, scope in unused_layers(walks, program)),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),
         loads_on_one_rank=next(
@@ -370,6 +384,13 @@ def _settings(program: Program, at: At) -> Iterator[SourceSetting]:
 def _first_cuda(statement: Statement, program: Program, at: At) -> SourceLine | None:
     """The first line that uses CUDA, of those that surely run before a statement."""
     scope, line = statement.scope, statement.node.lineno
+    for node in scope.module.tree.body:
+        if (
+            isinstance(node, ast.Import | ast.ImportFrom)
+            and node.lineno < line
+            and any(map(USES_AT_IMPORT.match, _names(node)))
+        ):
+            return at(node, next(one for one in program.scopes if one.module is scope.module))
     earlier = [call for call in scope.calls if call.node.lineno < line]
     if scope.name:
         # The top level of a module runs as it is imported, mostly before any function.

@@ -66,6 +66,22 @@ class Scope:
             scope = scope.outer
         return ()
 
+    def named(self, function: ast.expr) -> str:
+        """The full name of what is called, also by a variable such as ``Loader = DataLoader``.
+
+        Where the source chooses between several, the one for distributed runs.
+        """
+        name = self.names.of(function)
+        if name and not name.startswith("."):
+            return name
+        own = variable(function)
+        values = [part for value in self.shown(own) for part in _choices(value)] if own else ()
+        known = [one for value in values if variable(value) and (one := self.names.of(value))]
+        if len(known) == len(values) and len(set(known)) == 1:
+            name = known[0]
+        chosen = (one for one in known if one.rpartition(".")[2].startswith("Distributed"))
+        return next(chosen, name)
+
     def shown(self, name: str) -> Sequence[ast.expr]:
         """The same where expressions show all of it."""
         values = self.assigned(name)
@@ -213,7 +229,7 @@ class Walk:
         self, node: ast.AST, statement: ast.stmt, scope: Scope, around: tuple[Block, ...]
     ) -> None:
         if isinstance(node, ast.Call):
-            name = scope.names.of(node.func)
+            name = scope.named(node.func)
             scope.calls.append(Call(node, scope, around, statement, name))
         if isinstance(node, ast.IfExp):
             self._expression(node.test, statement, scope, around)
@@ -228,6 +244,14 @@ class Walk:
             return
         for part in ast.iter_child_nodes(node):
             self._expression(part, statement, scope, around)
+
+
+def _choices(value: ast.expr) -> Iterator[ast.expr]:
+    if isinstance(value, ast.IfExp):
+        yield from _choices(value.body)
+        yield from _choices(value.orelse)
+    else:
+        yield value
 
 
 def _assign(node: ast.AST, scope: Scope) -> None:

@@ -47,7 +47,7 @@ def _origins(node: ast.expr, scope: Scope, steps: int) -> Iterator[str]:
 
 
 def _of_call(node: ast.Call, scope: Scope, steps: int) -> Iterator[str]:
-    name = scope.names.of(node.func)
+    name = scope.named(node.func)
     if name in ENVIRONMENT and node.args:
         yield _read(node.args[0])
     elif variable(node.func) in CONVERTS and node.args:

@@ -42,6 +42,22 @@ def seed_worker(worker):
     random.seed({seed})
 """
 OF_SEEDED = LOADER.replace("num_workers", "worker_init_fn=seed_worker, num_workers")
+CHOSEN = LOADER.replace("DistributedSampler(", "Sampler(").replace(
+    "sampler =", "Sampler = DistributedSampler if args.many else RandomSampler\nsampler =", 1
+)
+MET = "for kind in {}:\n    totals[kind] = totals.get(kind, 0) + 1\n"
+REDUCED = "for kind, count in totals.items():\n    dist.all_reduce(torch.tensor(count))\n"
+SIDE = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 3)
+        self.side = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        {}
+"""
+IGNORES = STEP.replace("loss = model(batch).sum()", "out, _ = model(batch)\nloss = out.sum()")
 BAD = "if not torch.isfinite(loss):\n    {}\nloss.backward()"
 DIVIDED = "accelerator.backward(loss / args.accumulation)"
 BY_HAND = (
@@ -226,7 +242,89 @@ TWINS: Mapping[str, Twins] = {
     "workers seeded alike": (
         "identical-rng-across-workers",
         ddp(head=SEEDED.format(seed=1234), loader=OF_SEEDED),
-        ddp(head=SEEDED.format(seed="1234 + worker"), loader=OF_SEEDED),
+        ddp(head=SEEDED.format(seed="1234 + worker + dist.get_rank()"), loader=OF_SEEDED),
+    ),
+    "a layer that forward never names": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x)")),
+        ddp(head=SIDE.format("return self.side(self.body(x))")),
+    ),
+    "a layer that replaces one of another module": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x)")),
+        ddp(head=SIDE.format("return self.body(x)").replace("self.side", "self.body.side")),
+    ),
+    "a layer whose result is dropped": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("more = self.side(x)\n        return self.body(x)")),
+        ddp(head=SIDE.format("more = self.side(x)\n        return self.body(x) + more")),
+    ),
+    "a result that the loop ignores": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x), self.side(x)"), step=IGNORES),
+        ddp(
+            head=SIDE.format("return self.body(x), self.side(x)"),
+            step=IGNORES.replace("_", "more").replace("out.sum()", "(out + more).sum()"),
+        ),
+    ),
+    "a layer that is frozen": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x)")),
+        ddp(
+            head=SIDE.format("return self.body(x)"),
+            set_up=SET_UP.replace("DDP(Net()", "DDP(Net().requires_grad_(False)"),
+        ),
+    ),
+    "a layer that DDP may leave out": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x)")),
+        ddp(
+            head=SIDE.format("return self.body(x)"),
+            set_up=SET_UP.replace("(local_rank))", "(local_rank), find_unused_parameters=True)"),
+        ),
+    ),
+    "workers of all ranks with equal seeds": (
+        "identical-rng-across-workers",
+        ddp(head="BASE = 42\n" + SEEDED.format(seed="BASE + worker"), loader=OF_SEEDED),
+        ddp(head=SEEDED.format(seed="torch.initial_seed() % 2**32"), loader=OF_SEEDED),
+    ),
+    "workers seeded by an option": (
+        "identical-rng-across-workers",
+        ddp(head=SEEDED.format(seed="args.seed + worker"), loader=OF_SEEDED),
+        ddp(
+            head=SEEDED.format(seed="args.seed + worker"),
+            loader="args.seed += dist.get_rank()\n" + OF_SEEDED,
+        ),
+    ),
+    "a sampler class that the script chooses": (
+        "missing-set-epoch",
+        ddp(loader=CHOSEN, each_epoch=""),
+        ddp(loader=CHOSEN),
+    ),
+    "GPUs chosen under a test that uses CUDA": (
+        "cuda-visible-devices-set-too-late",
+        f"{HEAD}if torch.cuda.is_available():\n    {CHOOSES}\n",
+        f"{HEAD}if not torch.cuda.is_available():\n    {CHOOSES.replace('2,3', '')}\n",
+    ),
+    "an import that uses CUDA": (
+        "cuda-visible-devices-set-too-late",
+        f"{HEAD}import bitsandbytes\n{CHOOSES}\n",
+        f"{HEAD}{CHOOSES}\nimport bitsandbytes\n",
+    ),
+    "metrics by the data that a rank has met": (
+        "rank-dependent-control-flow",
+        ddp(before="totals = {}", step=STEP + MET.format('batch["kind"]'), epoch=REDUCED),
+        ddp(before="totals = {}", step=STEP + MET.format("KINDS"), epoch=REDUCED),
+    ),
+    "metrics whose names are agreed on": (
+        "rank-dependent-control-flow",
+        ddp(before="totals = {}", step=STEP + MET.format('batch["kind"]'), epoch=REDUCED),
+        ddp(
+            before="totals = {}",
+            step=STEP + MET.format('batch["kind"]'),
+            epoch="names = [None] * 8\ndist.all_gather_object(names, sorted(totals))\n"
+            + REDUCED.replace("totals.items()", "united(names, totals)"),
+        ),
     ),
     "a step that one rank leaves": (
         "rank-dependent-control-flow",
