@@ -37,7 +37,9 @@ NOTABLE_SHARE = 0.10
 
 CLASSES = "fsdp.transformer_layer_cls_to_wrap"
 # accelerate/utils/dataclasses.py, set_auto_wrap_policy; peft's does not name the class.
-REFUSED = re.compile(r"Could not find the transformer layer class (?:to wrap|(\S+)) in the model")
+REFUSED = re.compile(
+    r"Could not find the transformer layer class (?:to wrap(?: in the model)?|(\S+) in the model)"
+)
 
 
 def in_a_launch(launch: Launch) -> Iterator[Finding]:

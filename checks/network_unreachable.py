@@ -24,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from ddoctor.analysis import log_events
 from ddoctor.analysis.environment_fixes import choose_interface, connection_test
 from ddoctor.evidence.joining import Attempt, HostJoining, Reach
-from ddoctor.evidence.log import Log
+from ddoctor.evidence.log import Log, LogEvent
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -52,7 +52,9 @@ LINK_LOCAL = re.compile(r"\bfe80:", re.IGNORECASE)
 OF_CONNECTING = re.compile(r"nccl|connect|socket|route|unreachable|timed out", re.IGNORECASE)
 """What a rank says that cannot reach another one."""
 FEW = 6
-"""Connections that one finding lists."""
+"""Connections that one finding lists, and lines after which a log goes on."""
+# torch/csrc/distributed/c10d/socket.cpp, SocketConnectOp::tryConnect; it raises after the timeout.
+ONE_ATTEMPT = re.compile(r"\[W[ \d].*client socket has failed to connect to")
 
 
 def between_hosts(reaches: tuple[Reach, ...]) -> Iterator[Finding]:
@@ -118,7 +120,7 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         address = event.values.get("address", "")
         if LINK_LOCAL.search(event.text):
             continue  # of an interface that leads nowhere: socket-interface-wrong
-        if log_events.OF_THE_WEB.search(event.text):
+        if log_events.OF_THE_WEB.search(event.text) or _tries_again(event, log):
             continue
         bridge = address.startswith("172.17.")
         yield log_events.finding(
@@ -137,6 +139,12 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
             confidence=Confidence.POSSIBLE if event.pattern == "no-route" else Confidence.LIKELY,
         )
         return
+
+
+def _tries_again(event: LogEvent, log: Log) -> bool:
+    """Whether it warns of one attempt, after which the log goes on: torch then tries again."""
+    goes_on = log.lines - event.last >= FEW
+    return goes_on and ONE_ATTEMPT.search(event.text) is not None
 
 
 def by_ssh(log: Log) -> Iterator[Finding]:
@@ -159,6 +167,7 @@ def without_a_store(log: Log) -> Iterator[Finding]:
     if waiting := log.of("clients-joined"):
         # The rendezvous was there and waited for ranks that did not get through.
         events = tuple(one for one in events if "timed out" in one.text)
+    events = tuple(one for one in events if not _tries_again(one, log))
     if events and not log.of("name-resolution", "address-in-use"):
         address = events[0].values.get("address", "ADDRESS:29500")
         host, _, port = address.rpartition(":")

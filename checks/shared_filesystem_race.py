@@ -50,13 +50,13 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         return
     first = losers[0]
     subject = endings.who(first) if len(losers) == 1 else endings.ranks(one.rank for one in losers)
+    at = f" at {endings.place(first.place)}{endings.quoted(first.place)}," if first.place else ""
     yield Finding(
         severity=Severity.ERROR,
-        confidence=Confidence.LIKELY,
+        confidence=Confidence.LIKELY if first.stack else Confidence.POSSIBLE,
         because=(
-            f"{subject} raised {first.words} at {endings.place(first.place)}"
-            f"{endings.quoted(first.place)}, {endings.when(run, first)}: another rank did the same "
-            f"just before{endings.others(run, losers)}"
+            f"{subject} raised {first.words}{at} {endings.when(run, first)}: another rank did the "
+            f"same just before{endings.others(run, losers)}"
         ),
         evidence=tuple(
             Observation(name=f"error of {endings.who(one)}", value=one.words) for one in losers[:4]
@@ -165,7 +165,8 @@ def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
 def _lost_the_race(one: RankEnding) -> bool:
     words = " ".join(f"{frame.function} {frame.text}" for frame in one.stack[-INNERMOST:])
     return bool(
-        (MADE.search(one.message) and MAKES.search(words))
+        # A log may have the error's last lines alone.
+        (MADE.search(one.message) and (MAKES.search(words) or not one.stack))
         or (GONE.search(one.message) and TAKES.search(words))
     )
 

@@ -39,6 +39,12 @@ SPAWNED = re.compile(
     r"ProcessExitedException: process (?P<local>\d{1,7}) terminated with "
     r"(?:signal (?P<signal>SIG\w{1,10})|exit code (?P<code>\d{1,3}))"
 )
+# Slurm, src/srun/task_state.c; the number is a rank where srun itself starts each rank.
+OF_SRUN = re.compile(
+    r"error: (?P<host>\S{1,253}): task (?P<task>\d{1,7}): Exited with exit code (?P<code>\d{1,3})"
+)
+OF_SHELL = 128
+"""What a shell adds to the number of the signal that ended a program."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,7 @@ class _Exit:
     is_first: bool
     """Whether the table calls it the first failure."""
     around: Around
+    host: str = ""
 
 
 @dataclass
@@ -72,6 +79,8 @@ class LogEndings:
     _frames: int = 0
     """The frames of all of them."""
     _exits: dict[int, _Exit] = field(default_factory=dict)
+    _tasks: dict[int, _Exit] = field(default_factory=dict)
+    """Of srun's tasks, in the order of their lines."""
     _table_rank: int | None = None
     _is_first: bool = False
 
@@ -125,12 +134,18 @@ class LogEndings:
             if code and len(self._exits) < MOST_EXITS:
                 rank = int(match["local"]) if one_host else UNKNOWN
                 self._exits[rank] = _Exit(code, 0, False, around())
+        elif (match := OF_SRUN.search(text)) and len(self._tasks) < MOST_EXITS:
+            code = int(match["code"])
+            code = OF_SHELL - code if code > OF_SHELL else code
+            self._tasks.setdefault(
+                int(match["task"]), _Exit(code, 0, False, around(), match["host"])
+            )
 
     @property
     def arounds(self) -> Iterator[Around]:
         """The lines around each exception and exit code."""
         yield from (one.around for one in self._raised.values())
-        yield from (one.around for one in self._exits.values())
+        yield from (one.around for one in (*self._exits.values(), *self._tasks.values()))
 
     def run(
         self, log: str, excerpt: Callable[[Around], Excerpt], last_words: Callable[[int], str]
@@ -163,11 +178,21 @@ class LogEndings:
             elif ended.code:
                 words = last_words(rank) if ended.code == ABORTED else ""
                 found[rank] = _killed(rank, ended, words, float(len(places)))
-        if not found:
+        ranks = tuple(found.values())
+        if all(one.echoes for one in ranks):
+            ranks = self._first_task(last_words) or ranks
+        if not ranks:
             return None
-        return TrainingRun(
-            command=(), seconds=0.0, ranks=tuple(found.values()), ordered=is_known, log=log
+        return TrainingRun(command=(), seconds=0.0, ranks=ranks, ordered=is_known, log=log)
+
+    def _first_task(self, last_words: Callable[[int], str]) -> tuple[RankEnding, ...]:
+        """Of srun's tasks, where the first one ended by itself, and the others by its absence."""
+        every = tuple(
+            _killed(rank, ended, last_words(rank), float(number))
+            for number, (rank, ended) in enumerate(self._tasks.items())
         )
+        others = [one.echoes for one in every[1:]]
+        return every if others and all(others) and not every[0].echoes else ()
 
 
 def _ending(failure: _Failure, place: str, time: float) -> RankEnding:
@@ -190,7 +215,7 @@ def _ending(failure: _Failure, place: str, time: float) -> RankEnding:
 def _killed(rank: int, ended: _Exit, words: str, time: float) -> RankEnding:
     return RankEnding(
         rank=rank,
-        host="",
+        host=ended.host,
         pid=ended.pid,
         outcome="killed" if ended.code < 0 else "failed",
         steps=0,

@@ -43,7 +43,7 @@ MOST_BEFORE, MOST_AT_THE_END = 20, 8
 FEW_RANKS = 64
 PROGRESS = re.compile(r"(?i)\b(?:step|epoch|iter|iteration|loss)\b")
 DIGIT = re.compile(r"\d+")
-TERMINATED, WATCHDOG = "terminated", "watchdog"
+TERMINATED, WATCHDOG, REMOTE = "terminated", "watchdog", "nccl-remote"
 """The pattern of what C++ prints before it aborts."""
 
 
@@ -304,7 +304,7 @@ class LogReader:
         every = [one for one in self._seen.values() if one.pattern == TERMINATED]
         found = next((one for one in every if one.rank in (rank, None)), None)
         if found is None:
-            own = (one for one in self._seen.values() if one.pattern == WATCHDOG)
+            own = (one for one in self._seen.values() if one.pattern in (WATCHDOG, REMOTE))
             return next((one.text for one in own if one.rank == rank), "")
         said = ": ".join(filter(None, (found.values.get("kind"), found.values.get("what"))))
         return said or "terminate called without an active exception"
