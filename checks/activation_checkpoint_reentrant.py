@@ -151,6 +151,15 @@ def in_the_source(script: Script) -> Iterator[Finding]:
         and "'use_reentrant': True" in (one.argument("gradient_checkpointing_kwargs") or "")
     ]
     models, blocks = models + both, blocks + both
+    adapted = [
+        one
+        for one in script.calls
+        if "peft_config" in one.keywords or one.name == "peft.get_peft_model"
+    ]
+    if adapted and not models:
+        # transformers/trainer.py, _wrap_model: for a model of peft, it searches by default.
+        asked = [one for one in script.calls if OF_CONFIG.search(one.name) and _asks_for_both(one)]
+        models, blocks = (adapted, asked) if asked else (models, blocks)
     if models and blocks:
         yield Finding(
             severity=Severity.ERROR,
@@ -169,6 +178,18 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+OF_CONFIG = re.compile(r"^(?:transformers|trl)\.(?:\w*Config|TrainingArguments)$")
+
+
+def _asks_for_both(arguments: SourceCall) -> bool:
+    """Whether a Trainer's arguments ask for re-entrant checkpoints, and keep DDP's default."""
+    return (
+        arguments.argument("gradient_checkpointing") == "True"
+        and "'use_reentrant': True" in (arguments.argument("gradient_checkpointing_kwargs") or "")
+        and "ddp_find_unused_parameters" not in arguments.keywords
+    )
 
 
 def of_a_shared_block(script: Script) -> Iterator[Finding]:

@@ -12,15 +12,23 @@ smaller evaluation batches.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom, endings, snapshot_failures
 from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.script_source import shown, with_keywords
 from ddoctor.analysis.snapshot_failures import SnapshotFailures
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.models import Confidence, Finding, Fix
+from ddoctor.models import Confidence, Finding, Fix, Severity
 
 EXPLAINS = ("first-failure-masked",)
+TRAINER = re.compile(r"^(?:transformers\.Trainer|trl\.SFTTrainer)$")
+LANGUAGE = re.compile(r"^transformers\.AutoModelForCausalLM\.from_|^trl\.SFTTrainer$")
+KEEPS_LESS = frozenset({"preprocess_logits_for_metrics", "**"})
+LESS = frozenset({"batch_eval_metrics", "prediction_loss_only", "predict_with_generate"})
+"""Arguments by which less is kept than all logits."""
 
 
 def in_evaluation(run: TrainingRun) -> Iterator[Finding]:
@@ -45,6 +53,33 @@ def in_a_snapshot(failures: SnapshotFailures, run: TrainingRun | None) -> Iterat
             f"in {first.blocks} blocks",
             _fixes(run),
         )
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """The Trainer keeps all logits of a language model until it computes the metrics."""
+    language = [one for one in script.calls if LANGUAGE.search(one.name)]
+    for one in script.calls:
+        keeps = "compute_metrics" in one.keywords and not KEEPS_LESS & {*one.keywords}
+        less = any(LESS & {*other.keywords} for other in script.calls)
+        if TRAINER.search(one.name) and keeps and not less and language:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} computes metrics, and nothing reduces the logits of "
+                f"{shown(language[0].at)}: the evaluation keeps vocabulary × tokens of all "
+                "samples on the GPU",
+                fixes=(
+                    Fix.python(
+                        summary="keep the predicted tokens alone",
+                        paste=with_keywords(
+                            one,
+                            preprocess_logits_for_metrics="lambda logits, _: logits.argmax(-1)",
+                        ),
+                        caution="compute_metrics then gets tokens instead of logits",
+                    ),
+                ),
+            )
+            return
 
 
 def _fixes(run: TrainingRun | None) -> Iterator[Fix]:

@@ -17,8 +17,31 @@ from collections.abc import Iterator
 from ddoctor.analysis.environment_fixes import MEASURE, left_set
 from ddoctor.analysis.variable_values import holds
 from ddoctor.evidence.known_software import KnownVariables
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.software import Environment
-from ddoctor.models import Confidence, Finding, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+
+
+def in_a_launch(launch: Launch, known: KnownVariables) -> Iterator[Finding]:
+    """A costly one that the line, or a file of the launch, sets for the ranks."""
+    for setting in known.debugging:
+        if Severity(setting.severity) is Severity.NOTE:
+            continue
+        wanted = {setting.name: setting.values, **setting.only_with}
+        given = {name: launch.get(f"env.{name}") for name in wanted}
+        one = given[setting.name]
+        if one is not None and all(
+            other is not None and holds(known, name, other.value, wanted[name])
+            for name, other in given.items()
+        ):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=f"{setting.name}={one.value} ({one.at}) {setting.effect}",
+                evidence=(Observation(name=setting.name, value=one.value, source=one.at),),
+                fixes=(Fix(summary="leave it out of a long run", paste=f"unset {setting.name}"),),
+            )
+            return
 
 
 def left_on(environment: Environment, known: KnownVariables) -> Iterator[Finding]:

@@ -23,6 +23,7 @@ from ddoctor.analysis.parsing import whole
 from ddoctor.analysis.variable_values import c_integer, holds, intended_name, misread
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.known_software import KnownVariable, KnownVariables, within
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.evidence.software import Environment, Software, Variable
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -57,6 +58,37 @@ def unknown_names(environment: Environment, known: KnownVariables) -> Iterator[F
                 "OpenMP; check the documentation of plug-ins and newer releases",
                 variable,
             )
+
+
+def unknown_names_in_a_launch(launch: Launch, known: KnownVariables) -> Iterator[Finding]:
+    """A variable that the line, or a file of the launch, sets for the ranks."""
+    for one in launch.settings:
+        name = one.name.removeprefix("env.")
+        if not one.name.startswith("env.") or name in known.by_name or not one.at:
+            continue
+        foreign = name.startswith(tuple(other.prefix for other in known.foreign))
+        meant = intended_name(known, name)
+        if foreign or not (name.startswith(known.families) or meant is not None):
+            continue
+        if meant is None or launch.get(f"env.{meant}") is None:
+            question = f"; did you mean {meant}?" if meant is not None else ""
+            yield Finding(
+                severity=Severity.WARNING if meant is not None else Severity.NOTE,
+                confidence=Confidence.LIKELY if meant is not None else Confidence.POSSIBLE,
+                because=f"no library that ddoctor knows reads {name} ({one.at}){question}",
+                evidence=(
+                    Observation(name=name, value=one.value, expected=meant or "", source=one.at),
+                ),
+                fixes=(
+                    Fix(summary="correct the name", paste=f"export {meant}={one.value}")
+                    if meant is not None
+                    else Fix(
+                        summary="see which variables NCCL reads",
+                        paste="NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=ENV …",
+                    ),
+                ),
+            )
+            return
 
 
 def outdated_names(

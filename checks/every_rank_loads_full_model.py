@@ -72,6 +72,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
 
 SIZE = re.compile(r"(?:^|[-_/'\"])(\d{1,4}(?:\.\d{1,2})?)[bB](?:[-_./'\"]|$)")
 """Thousands of millions of parameters, in a model's name: ``deepseek-coder-33b-base``."""
+OF_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 LARGE = 200
 """GiB of all ranks of a host together: less fits on nearly every host with several GPUs."""
 
@@ -121,6 +122,10 @@ def _names(call: SourceCall, plan: LaunchPlan) -> Iterator[str]:
         setting = plan.launch.get(f"arg.{name}")
         if setting is not None:
             yield setting.value
+    if names:
+        # The name of a model by the option of any name: `meta-llama/Llama-3.1-70B`.
+        given = (one.value for one in plan.launch.settings if one.name.startswith("arg."))
+        yield from (value for value in given if OF_HUB.fullmatch(value))
 
 
 def sharded_in_training(starts: Starts, wrapping: Wrapping) -> Iterator[Finding]:

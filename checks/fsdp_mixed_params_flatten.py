@@ -11,13 +11,40 @@ To fix it, give all parameters one type, and set ``use_orig_params=True``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
+from ddoctor.analysis.script_source import shown, with_keywords
 from ddoctor.evidence.log import Log
-from ddoctor.models import Confidence, Finding, Fix
+from ddoctor.evidence.script import Script
+from ddoctor.models import Confidence, Finding, Fix, Severity
 
+# Policies that wrap what is trained by itself, such as peft's own.
+BY_GRADIENTS = re.compile(r"lambda|fsdp_auto_wrap_policy|_or_policy")
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
+
+
+def in_the_source(script: Script) -> Iterator[Finding]:
+    """An adapter's trained weights, and frozen ones, get into one flat parameter."""
+    adapted = script.of("peft.get_peft_model")
+    for one in script.of("torch.distributed.fsdp.FullyShardedDataParallel"):
+        policy = f"{one.argument('auto_wrap_policy')} {one.values.get('auto_wrap_policy')}"
+        apart = "**" in one.keywords or BY_GRADIENTS.search(policy)
+        if adapted and one.argument("use_orig_params") in (None, "False") and not apart:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(adapted[0].at)} trains some weights of a block and freezes the "
+                f"others, and {shown(one.at)} flattens them together: FSDP refuses that",
+                fixes=(
+                    Fix.python(
+                        summary="keep the original parameters",
+                        paste=with_keywords(one, use_orig_params="True"),
+                    ),
+                ),
+            )
+            return
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

@@ -156,7 +156,7 @@ def in_the_source(script: Script) -> Iterator[Finding]:
     if not is_plain(script) or not script.of("torch.cuda.set_device", ".cuda", ".to"):
         return
     loads = script.of("torch.load")
-    placed = {one.at.function for one in loads if _is_placed(one)}
+    placed = {one.at.function for one in loads if _is_placed(one, script)}
     for one in loads:
         if one.on_all_ranks and one.at.function not in placed and _is_checkpoint(one, script):
             yield Finding(
@@ -197,9 +197,14 @@ _FIXES = (
 )
 
 
-def _is_placed(load: SourceCall) -> bool:
+def _is_placed(load: SourceCall, script: Script) -> bool:
     given = load.argument("map_location", 1)
     on_first = given is not None and "cuda:0" in given
+    if given in ("'cuda'", "torch.device('cuda')"):
+        # The current GPU, which is the first one until the rank chooses its own.
+        chosen = [one.at for one in script.of("torch.cuda.set_device")]
+        same = [one for one in chosen if one.function == load.at.function]
+        on_first = bool(same) and all(one.line > load.at.line for one in same)
     return (given is not None and not on_first) or "**" in load.keywords
 
 

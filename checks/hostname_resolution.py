@@ -21,12 +21,14 @@ IP address as MASTER_ADDR.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.analysis.interface_choice import gloo_choice
 from ddoctor.evidence.host import Kernel
 from ddoctor.evidence.joining import HostJoining
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Network, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -152,6 +154,30 @@ def endpoint_name(host_joining: HostJoining) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+# slurm.schedmd.com/sbatch.html: a list such as node[01-04].
+NODE_LIST = re.compile(r"\$\{?SLURM_(?:JOB_)?NODELIST\b")
+
+
+def a_list_of_nodes(launch: Launch) -> Iterator[Finding]:
+    """Slurm's list of all nodes, where the name of one is expected."""
+    at = launch.get("endpoint", "main-address", "env.MASTER_ADDR")
+    one_node = launch.hosts == 1 or launch.number("nodes") == 1
+    if at is not None and NODE_LIST.match(at.value) and not one_node:
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=f"the ranks would meet at {at.value} ({at.at}), which is a list of nodes such "
+            "as node[01-04], and no name of a host",
+            evidence=(Observation(name="address", value=at.value, source=at.at),),
+            fixes=(
+                Fix(
+                    summary="take the first node of the list",
+                    paste='MASTER_ADDR=$(scontrol show hostnames "$SLURM_NODELIST" | head -n 1)',
+                ),
+            ),
+        )
 
 
 FEW_LINES = 20

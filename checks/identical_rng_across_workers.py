@@ -21,6 +21,7 @@ from ddoctor.analysis.data_overlap import by_name, place
 from ddoctor.analysis.script_source import (
     LOADER,
     evaluates,
+    is_plain,
     shown,
     with_keywords,
     worker_count,
@@ -123,6 +124,28 @@ def by_a_constant(script: Script, loading: Loading | None) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def in_the_step(script: Script) -> Iterator[Finding]:
+    """One seed for all ranks, and random numbers in each step of the training."""
+    if not is_plain(script, "accelerate"):
+        return
+    for one in script.same_noise:
+        yield Finding(
+            title="All ranks draw the same random numbers in a step",
+            severity=Severity.NOTE,
+            confidence=Confidence.LIKELY,
+            because=f"{shown(one.seed)} gives all ranks one seed, and {shown(one.at)} draws by it: "
+            "the ranks have other samples and the same random numbers",
+            fixes=(
+                Fix.python(
+                    summary="give each rank its own seed, once the model is made",
+                    paste="torch.manual_seed(seed + torch.distributed.get_rank())",
+                    caution="accelerate: set_seed(seed, device_specific=True)",
+                ),
+            ),
+        )
+        return
 
 
 def _finding(source: str, rows: Sequence[tuple[Loader, Sequence[int]]], where: Where) -> Finding:

@@ -112,6 +112,9 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
             if stream.shards_workers and not stream.shards_ranks and _knows_no_rank(loader, script):
                 yield _without_rank(stream, loader)
                 return
+            if several and _takes_files_of_its_rank(stream, script):
+                yield _without_worker(stream, loader)
+                return
             if stream.shards or stream.random or not (several or ranks):
                 continue
             who = "rank and worker" if several and ranks else "worker" if several else "rank"
@@ -125,6 +128,14 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
                 fixes=(_shard(stream.name.rpartition(".")[2]),),
             )
             return
+
+
+def _takes_files_of_its_rank(stream: SourceDataset, script: Script) -> bool:
+    """Whether it selects by its rank alone, in lines of its own class, and comes to an end."""
+    owner = stream.name.rpartition(".")[2]
+    own = (one for one in script.splits if one.function.partition(".")[0] == owner)
+    ends = not stream.shards_workers and not stream.endless
+    return stream.shards_ranks and ends and any("::" in one.text for one in own)
 
 
 def _knows_no_rank(loader: SourceCall, script: Script) -> bool:
@@ -146,6 +157,18 @@ def _without_rank(stream: SourceDataset, loader: SourceCall) -> Finding:
         because=(
             f"{shown(stream.at)} asks for its worker and not for its rank, and no line gives each "
             f"rank a part: with {shown(loader.at)} all ranks read the same stream"
+        ),
+        fixes=(_shard(stream.name.rpartition(".")[2]),),
+    )
+
+
+def _without_worker(stream: SourceDataset, loader: SourceCall) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{shown(stream.at)} asks for its rank and not for its worker: each worker of "
+            f"{shown(loader.at)} reads the whole part of its rank"
         ),
         fixes=(_shard(stream.name.rpartition(".")[2]),),
     )

@@ -19,6 +19,8 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -29,6 +31,40 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 OF_TORCH = re.compile(
     r"c10d|socket\.cpp|TCPStore|Dist\w*Error|server socket|^RuntimeError|Tried to launch"
 )
+
+
+def beside_another_launch(plan: LaunchPlan) -> Iterator[Finding]:
+    """Two launches of one script run at the same time on one machine, with the same port."""
+    launch = plan.launch
+    other = launch.get(f"beside.{launch.launcher}")
+    own = launch.get("main-port", "env.MASTER_PORT")
+    if other is None or launch.get("elsewhere", "standalone", "endpoint") is not None:
+        return
+    port = own.value if own is not None else ""
+    # torchrun 2.13 takes a free port on one host where none is given; older ones take 29500.
+    default = not port and launch.launcher in ("torchrun", "deepspeed")
+    if other.value != port or not (port or default) or "$" in port:
+        return
+    sure = bool(port) or launch.launcher == "deepspeed"
+    yield Finding(
+        title="" if sure else "Two launches may use the same rendezvous port",
+        severity=Severity.ERROR if sure else Severity.NOTE,
+        confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        because=f"the launch at {other.at} still runs as the one at {_line(launch)} starts, and "
+        f"both use port {port or '29500, the default'}"
+        + ("" if sure else "; recent versions of torchrun choose a free one"),
+        evidence=(Observation(name="port", value=port or "29500", source=other.at),),
+        fixes=(
+            Fix(
+                summary="give each launch its own port",
+                paste="torchrun --standalone …  # or --master-port 29501",
+            ),
+        ),
+    )
+
+
+def _line(launch: Launch) -> str:
+    return f"{launch.file.rpartition('/')[2]}:{launch.line}" if launch.file else "the end"
 
 
 def taken(rendezvous: Rendezvous) -> Iterator[Finding]:

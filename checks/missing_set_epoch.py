@@ -72,12 +72,18 @@ def same_order_again(
 
 def in_the_source(script: Script) -> Iterator[Finding]:
     epochs = [loop.at for loop in script.loops if loop.kind == "epoch"]
-    if not epochs or not is_plain(script, "DeepSpeed"):
+    by_ray = script.of("ray.train.torch.prepare_data_loader")
+    if not epochs or not (by_ray or is_plain(script, "DeepSpeed")):
         return
     calls = [one for one in script.calls if one.name.endswith("set_epoch")]
     by_its_name = not calls and script.names_set_epoch is not None
     if by_its_name or not all(_is_before(one, epochs) for one in calls):
         return
+    for one in by_ray:
+        # Ray puts a DistributedSampler into a loader that shuffles.
+        if "shuffle=True" in one.at.text and not calls and not evaluates(one):
+            yield _of_ray(one, epochs[0])
+            return
     for sampler in script.of("torch.utils.data.DistributedSampler"):
         shuffles = sampler.argument("shuffle", 3)
         if shuffles != "False" and "**" not in sampler.keywords and not evaluates(sampler):
@@ -99,6 +105,22 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def _of_ray(prepares: SourceCall, epochs: SourceLine) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"{shown(prepares.at)} gives the loader a DistributedSampler, and no line of the "
+        f"script calls its set_epoch in the loop over epochs at {shown(epochs)}",
+        fixes=(
+            Fix.python(
+                summary="call set_epoch before each epoch",
+                paste=f"{epochs.text}\n    if ray.train.get_context().get_world_size() > 1:\n"
+                "        loader.sampler.set_epoch(epoch)",
+            ),
+        ),
+    )
 
 
 def _is_before(call: SourceCall, epochs: Sequence[SourceLine]) -> bool:

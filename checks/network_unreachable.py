@@ -52,7 +52,7 @@ LINK_LOCAL = re.compile(r"\bfe80:", re.IGNORECASE)
 OF_CONNECTING = re.compile(r"nccl|connect|socket|route|unreachable|timed out", re.IGNORECASE)
 """What a rank says that cannot reach another one."""
 FEW = 6
-"""Connections that one finding lists, and lines after which a log goes on."""
+"""Connections that one finding lists, and lines after which a log continues."""
 # torch/csrc/distributed/c10d/socket.cpp, SocketConnectOp::tryConnect; it raises after the timeout.
 ONE_ATTEMPT = re.compile(r"\[W[ \d].*client socket has failed to connect to")
 
@@ -142,9 +142,9 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
 
 
 def _tries_again(event: LogEvent, log: Log) -> bool:
-    """Whether it warns of one attempt, after which the log goes on: torch then tries again."""
-    goes_on = log.lines - event.last >= FEW
-    return goes_on and ONE_ATTEMPT.search(event.text) is not None
+    """Whether it warns of one attempt, after which the log continues: torch then tries again."""
+    continues = log.lines - event.last >= FEW
+    return continues and ONE_ATTEMPT.search(event.text) is not None
 
 
 def by_ssh(log: Log) -> Iterator[Finding]:

@@ -14,6 +14,7 @@ To fix it, start the script with torchrun, and let it join the process group and
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
@@ -39,6 +40,7 @@ FEWEST_STEPS = 10
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "LOCAL_RANK")
 OWN_RANK = ("rank", "world_size", "store", "init_method", "**")
 """Arguments of init_process_group that replace them."""
+STARTS_RANKS = re.compile(r"multiprocessing\.|notebook_launcher|debug_launcher")
 STARTERS = ("srun", "sbatch", "mpirun", "mpiexec")
 
 
@@ -121,16 +123,17 @@ def one_process_for_several_gpus(plan: LaunchPlan, script: Script) -> Iterator[F
 def gpus_for_one_process(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """One process gets several GPUs, and the script trains on one in each process."""
     launch, granted = plan.launch, plan.gpus_per_host
-    chosen = launch.get("env.CUDA_VISIBLE_DEVICES")
+    chosen = launch.get("env.CUDA_VISIBLE_DEVICES", "devices")
     count, at = len(plan.devices or ()), chosen
     if chosen is None and granted is not None:
         count, at = granted.number or 0, granted
     by_job = launch.around[-2:-1] == ("sbatch",) and "srun" not in launch.around
     alone = plan.ranks == 1 and (by_job or not {*launch.around} & {*STARTERS})
-    starts_ranks = any("multiprocessing." in one.name for one in script.calls)
+    starts_ranks = any(STARTS_RANKS.search(one.name) for one in script.calls)
+    spread = any("device_map" in one.keywords for one in script.calls)
     if launch.launcher != "python" or not alone or count < 2 or starts_ranks or script.unseen:
         return
-    for one in script.of(*WRAPPERS)[:1]:
+    for one in script.of(*WRAPPERS, *(() if spread else ("accelerate.Accelerator",)))[:1]:
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.LIKELY,

@@ -29,6 +29,7 @@ from ddoctor.analysis.script_source import (
     shown,
     targets,
     with_keywords,
+    written,
 )
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.launch import Launch
@@ -121,10 +122,11 @@ def of_a_part(script: Script) -> Iterator[Finding]:
     """Each rank evaluates its own part of the data, and nothing adds the parts up."""
     frameworks = {one.framework for one in script.imports}
     by_accelerate = "accelerate" in frameworks
+    by_fabric = bool(script.of(".setup_dataloaders"))
     names = [one.name.rpartition(".")[2] for one in script.calls]
     if (
-        not is_plain(script, "accelerate")
-        or OTHERS_REDUCE & frameworks
+        not is_plain(script, "accelerate", *(("Lightning",) if by_fabric else ()))
+        or (OTHERS_REDUCE - ({"Lightning"} if by_fabric else set())) & frameworks
         or any(name.startswith(REDUCES) or name.endswith("_tensor") for name in names)
     ):
         return
@@ -132,6 +134,8 @@ def of_a_part(script: Script) -> Iterator[Finding]:
     for one in script.of(LOADER):
         variables = {one.assigned, *targets(one)} - {""}
         shared = "sampler" in one.keywords or (by_accelerate and bool(variables & prepared))
+        given = {name for call in script.of(".setup_dataloaders") for name in call.arguments}
+        shared = shared or bool(given & {*variables, written(one)})
         if evaluates(one) and shared and one.on_all_ranks:
             adds = "gather_for_metrics" if by_accelerate else "all_reduce"
             yield Finding(
@@ -141,9 +145,15 @@ def of_a_part(script: Script) -> Iterator[Finding]:
                     f"{shown(one.at)} gives each rank a part of the evaluation, and no line of the "
                     f"script calls {adds} or the like: what one rank reports is of its part alone"
                 ),
-                fixes=(_GATHERED if by_accelerate else _REDUCED,),
+                fixes=(_GATHERED if by_accelerate else _BY_FABRIC if by_fabric else _REDUCED,),
             )
             return
+
+
+_BY_FABRIC = Fix.python(
+    summary="add the parts of all ranks up",
+    paste="right, seen = fabric.all_reduce(torch.tensor([right, seen]), reduce_op='sum')",
+)
 
 
 def by_lightning(script: Script, launch: Launch | None) -> Iterator[Finding]:

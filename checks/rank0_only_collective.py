@@ -10,11 +10,15 @@ ranks in another.
 To fix it, move the collective out of the branch, and write the result on one rank.
 """
 
+# Above 150 lines: live runs, recorded runs, and two mistakes of the source.
+
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.live_ranks import asks_for_a_rank, at_places, named, standing, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import shown, written
@@ -119,6 +123,38 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             ),
         )
         return
+
+
+SAVES = re.compile(r"(?:^|\.)(?:trainer|fabric|(?:model_)?engine)$")
+"""Objects whose ``save_checkpoint`` waits for all ranks: of Lightning, Fabric and DeepSpeed."""
+
+
+def saved_by_one_rank(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """A framework's method that gathers the parts of all ranks, called by one of them."""
+    frameworks = {one.framework for one in script.imports}
+    shards = plan.strategy.startswith("FSDP") or plan.strategy == "DeepSpeed ZeRO-3"
+    for one in script.of(".get_state_dict", ".save_checkpoint"):
+        gathers = (
+            one.name == ".get_state_dict"
+            and shards
+            and "accelerate" in frameworks | {plan.launch.launcher}
+        )
+        saves = one.name == ".save_checkpoint" and {"Lightning", "DeepSpeed"} & frameworks
+        if "one-rank" in one.within and (gathers or (saves and SAVES.search(one.on))):
+            branch = one.branch if one.branch is not None else one.at
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"only one rank runs {shown(one.at)}, because of {shown(branch)}: it "
+                "collects the parts of all ranks, or waits for them, so it never returns",
+                fixes=(
+                    Fix.python(
+                        summary="call it on all ranks, and write the result on one of them",
+                        paste=f"{written(one)}  # before the test of the rank",
+                    ),
+                ),
+            )
+            return
 
 
 def _answers(other: SourceCall, one: SourceCall) -> bool:

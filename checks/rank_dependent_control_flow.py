@@ -21,7 +21,7 @@ from ddoctor.analysis.collective_mismatch import ALIKE, have_passed, held, left_
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.script_source import is_plain, shown
+from ddoctor.analysis.script_source import evaluates, is_plain, shown
 from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
@@ -95,6 +95,38 @@ def by_own_keys(script: Script) -> Iterator[Finding]:
                         "    ..."
                     ),
                     caution="a rank without a key passes a value that changes nothing, such as 0",
+                ),
+            ),
+        )
+        return
+
+
+def stops_alone(script: Script) -> Iterator[Finding]:
+    """A rank ends the training by its loss on a part of the evaluation."""
+    parts = [
+        one
+        for one in script.of("torch.utils.data.DataLoader")
+        if evaluates(one) and "sampler" in one.keywords
+    ]
+    every = script.of("torch.utils.data.DataLoader")
+    shared = parts or (every and all("sampler" in one.keywords for one in every))
+    if not is_plain(script, *DATA_PARALLEL) or not shared:
+        return
+    for one in script.own_stops:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"a rank leaves the loop over epochs at {shown(one)} by what it has measured "
+            "on its own part of the data, and no line makes that the same on all ranks: the "
+            "others wait for its gradients",
+            fixes=(
+                Fix.python(
+                    summary="decide on all ranks alike",
+                    paste="stop = torch.tensor(float(stop), device=device)\n"
+                    "torch.distributed.all_reduce(stop, torch.distributed.ReduceOp.MAX)\n"
+                    "if stop.item():\n"
+                    "    break",
+                    caution="and reduce the measured value, so that all ranks keep the same best",
                 ),
             ),
         )

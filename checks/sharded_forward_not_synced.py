@@ -22,6 +22,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.live_ranks import (
     DISTRIBUTED,
     LiveRankState,
@@ -32,7 +33,9 @@ from ddoctor.analysis.live_ranks import (
     way_there,
 )
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = (
@@ -74,6 +77,28 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     ]
     if 0 < len(inside) < len(live.ranks) and all(map(_in_a_pass, inside)):
         yield _finding("generate", SYNCED, inside, live)
+
+
+def generates_on_one_rank(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """One rank alone lets a sharded model generate."""
+    if not (plan.strategy.startswith("FSDP") or plan.strategy == "DeepSpeed ZeRO-3"):
+        return
+    for one in script.of(".generate"):
+        if "one-rank" in one.within and (one.branch is not None):
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"only one rank runs {shown(one.at)}, because of {shown(one.branch)}: each "
+                f"forward pass of a model under {plan.strategy} gathers the parts of all ranks",
+                fixes=(
+                    Fix.python(
+                        summary="generate on all ranks, and print on one of them",
+                        paste=f"{one.at.text}  # on all ranks\nif rank == 0:\n    print(...)",
+                        caution="with texts of unequal length, add synced_gpus=True",
+                    ),
+                ),
+            )
+            return
 
 
 def _is_another_cause(block: Block, inside: Sequence[LiveRankState]) -> bool:

@@ -63,13 +63,15 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
         loading is not None
         or joined
         or not is_plain(script)
-        or not loaders
+        or (script.of(LOADER) and not loaders)
         or any("sampler" in name for one in loaders for name in one.keywords)
         or any(re.search(r"\brange\(|\bislice\(|\bcycle\(", text) for text in loops)
         or any(one.iterable for one in script.datasets)
     ):
         return
-    for line in script.splits:
+    own = [loop.at.place for loop in script.loops if loop.kind == "training"]
+    trains = loaders[0].at.place if loaders else own[0] if own else ""
+    for line in script.splits if trains else ():
         even = "//" in line.text or EVALUATES.search(line.function.replace("_", " "))
         if SLICED.search(line.text) and not even:
             yield Finding(
@@ -77,7 +79,7 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
                 confidence=Confidence.POSSIBLE,
                 because=(
                     f"{shown(line)} gives the ranks different numbers of items, and the training "
-                    f"({loaders[0].at.place}) uses all that a rank got: a rank with more batches "
+                    f"({trains}) uses all that a rank got: a rank with more batches "
                     "waits at the end of the epoch for one that has finished"
                 ),
                 fixes=(

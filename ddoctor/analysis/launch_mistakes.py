@@ -77,6 +77,7 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _hosts(launch)
     yield from _chosen_twice(launch)
     yield from _accumulation(plan)
+    yield from _trainer_and_deepspeed(launch)
     yield from _deepspeed(plan)
 
 
@@ -215,7 +216,7 @@ def _of_the_batch_host(rank: Setting, launch: Launch) -> bool:
     The rendezvous c10d counts the hosts itself.
     """
     counts = launch.get("rendezvous")
-    by_sbatch = launch.around[-3:] == ("sbatch", rank.file, "srun")
+    by_sbatch = launch.around[-3:] == ("sbatch", rank.file.rpartition("/")[2], "srun")
     own = re.fullmatch(r"\$\{?SLURM_(?:NODEID|PROCID)\}?", rank.value) is not None
     return by_sbatch and own and (counts is None or counts.value == "static")
 
@@ -304,6 +305,55 @@ def _accumulation(plan: LaunchPlan) -> Iterator[Mistake]:
         confidence=Confidence.LIKELY,
         severity=Severity.WARNING,
     )
+
+
+# transformers/integrations/deepspeed.py, trainer_config_process: each with the argument that must
+# say the same, and the one that must not be on with it.
+OF_TRAINER = {
+    "deepspeed.fp16.enabled": ("arg.fp16", "arg.bf16"),
+    "deepspeed.bf16.enabled": ("arg.bf16", "arg.fp16"),
+    "deepspeed.train_micro_batch_size_per_gpu": ("arg.per_device_train_batch_size", ""),
+    "deepspeed.gradient_accumulation_steps": ("arg.gradient_accumulation_steps", ""),
+    "deepspeed.optimizer.params.lr": ("arg.learning_rate", ""),
+}
+
+
+def _trainer_and_deepspeed(launch: Launch) -> Iterator[Mistake]:
+    """The Trainer refuses a file of DeepSpeed that says something else than its arguments."""
+    for name, (same, unlike) in OF_TRAINER.items():
+        own, other, contrary = launch.get(name), launch.get(same), launch.get(unlike)
+        if launch.get("arg.deepspeed") is None or own is None or own.value == "auto":
+            continue
+        if contrary is not None:
+            other = contrary if own.on and contrary.on else None
+        elif other is not None and ("default" in other.origin or _equal(own, other)):
+            other = None
+        if other is not None:
+            yield Mistake(
+                because=f"{name.removeprefix('deepspeed.')} is {own.value} ({own.at}), but "
+                f"{other.name[4:]} is {other.value} ({other.at}): transformers refuses that",
+                at=own,
+                fix=Fix(
+                    summary="let transformers put in its own value",
+                    paste=f'"{name.rpartition(".")[2]}": "auto"',
+                    language="text",
+                ),
+                confidence=Confidence.LIKELY,
+            )
+            return
+
+
+def _equal(own: Setting, other: Setting) -> bool:
+    if own.value.lower() in ("true", "false"):
+        return own.on == other.on
+    return _number(own.value) == _number(other.value)
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _deepspeed(plan: LaunchPlan) -> Iterator[Mistake]:

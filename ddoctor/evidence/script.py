@@ -14,6 +14,7 @@ Within = Literal[
     "one-rank",
     "other-ranks",
     "some-ranks",
+    "main-first",
     "condition",
     "no-grad",
     "no-sync",
@@ -22,7 +23,8 @@ Within = Literal[
 
 ``training``: the loop that calls backward and steps an optimizer; ``epoch``: a loop around that;
 ``one-rank``: what only rank 0 or the main process runs; ``other-ranks``: what it does not run;
-``some-ranks``: a test of the rank of another kind.
+``some-ranks``: a test of the rank of another kind; ``main-first``: what the main process runs
+before the others, as in ``main_process_first()``.
 """
 UNKNOWN = "?"
 """An origin that the source does not show, such as an argument of a function."""
@@ -99,7 +101,7 @@ class SourceCall(Part, frozen=True, kw_only=True):
     @property
     def on_all_ranks(self) -> bool:
         """Whether nothing around it or its function tests the rank."""
-        ranks = {"one-rank", "other-ranks", "some-ranks"}
+        ranks = {"one-rank", "other-ranks", "some-ranks", "main-first"}
         return not self.for_some_ranks and not ranks & set(self.within)
 
     def argument(self, keyword: str, position: int | None = None) -> str | None:
@@ -148,6 +150,8 @@ class SourceDataset(Part, frozen=True, kw_only=True):
     """Whether a word of it hints that it knows its rank."""
     random: bool = False
     """Whether it draws random numbers."""
+    endless: bool = False
+    """Whether it has a loop without an end, ``while True``."""
     generator: SourceLine | None = None
     """Where it makes a random generator, once, that every item then draws from."""
     cuda: SourceLine | None = None
@@ -170,6 +174,14 @@ class SourceKeys(Part, frozen=True, kw_only=True):
     at: SourceLine
     key: SourceLine
     """Where a key is added."""
+
+
+class SourceNoise(Part, frozen=True, kw_only=True):
+    """What draws random numbers in each step, alike on all ranks."""
+
+    at: SourceLine
+    seed: SourceLine
+    """What gives all ranks the same seed."""
 
 
 class SourceImport(Part, frozen=True, kw_only=True):
@@ -197,6 +209,9 @@ class Script(Section, frozen=True, kw_only=True):
     datasets: tuple[SourceDataset, ...] = ()
     constant_seeds: tuple[SourceSeed, ...] = ()
     over_own_keys: tuple[SourceKeys, ...] = ()
+    own_stops: tuple[SourceLine, ...] = ()
+    """Where a rank leaves the loop over epochs by what it alone has measured."""
+    same_noise: tuple[SourceNoise, ...] = ()
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""
     kept_losses: tuple[SourceLine, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,20 @@ from ddoctor.launch.words import Command, Word
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 
 
+def applied(words: Sequence[str]) -> str:
+    """The manifest that ``kubectl apply -f FILE`` hands over; empty: it is another command."""
+    if (
+        len(words) > 1
+        and words[0] in ("kubectl", "oc")
+        and words[1] in ("apply", "create", "replace")
+    ):
+        for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
+            option, _, value = word.partition("=")
+            if option in ("-f", "--filename"):
+                return value or after
+    return ""
+
+
 def commands(path: Path, name: str) -> list[Command]:
     """The commands of all containers in a manifest, in order.
 
@@ -25,7 +40,7 @@ def commands(path: Path, name: str) -> list[Command]:
     found = [
         _command(container, pod, document, name)
         for document in files.documents(path, name)
-        for container, pod in _containers(document, None, set())
+        for container, pod in (*_containers(document, None, set()), *_trainer(document))
     ]
     with_words = [one for one in found if one.words]
     if not with_words:
@@ -38,7 +53,7 @@ def _containers(node: Any, pod: Any, seen: set[int]) -> Iterator[tuple[Any, Any]
     if id(node) in seen:
         return
     seen.add(id(node))
-    for key, value in _items(node):
+    for key, value in items(node):
         if key == "containers" and value.id == "sequence":
             for one in value.value:
                 yield one, node
@@ -49,16 +64,23 @@ def _containers(node: Any, pod: Any, seen: set[int]) -> Iterator[tuple[Any, Any]
                 yield from _containers(one, pod, seen)
 
 
+def _trainer(document: Any) -> Iterator[tuple[Any, Any]]:
+    """What a TrainJob sets for the container of its runtime."""
+    if (trainer := get(get(document, "spec"), "trainer")) is not None:
+        yield trainer, None
+
+
 def _command(container: Any, pod: Any, document: Any, name: str) -> Command:
-    words = [*_texts(_get(container, "command"), name), *_texts(_get(container, "args"), name)]
+    words = [*_texts(get(container, "command"), name), *_texts(get(container, "args"), name)]
     variables = [
-        Setting(name=key, value=_text(_get(row, "value")), file=name, line=_line(row))
-        for row in _rows(_get(container, "env"))
-        if (key := _text(_get(row, "name"))) and _get(row, "value") is not None
+        Setting(name=key, value=text(get(row, "value")), file=name, line=line(row))
+        for row in rows(get(container, "env"))
+        if (key := text(get(row, "name"))) and get(row, "value") is not None
     ]
     of_job = [*_of_job(document, name)]
     variables += _of_operator(of_job)
-    settings = [*_of_container(container, pod, name), *of_job]
+    image = setting("elsewhere", get(container, "image") or container, name)
+    settings = [*_of_container(container, pod, name), *of_job, image]
     return Command(words=tuple(words), variables=tuple(variables), settings=tuple(settings))
 
 
@@ -76,74 +98,85 @@ def _of_operator(settings: Sequence[Setting]) -> Iterator[Setting]:
 
 
 def _of_container(container: Any, pod: Any, name: str) -> Iterator[Setting]:
-    limits = _get(_get(container, "resources"), "limits")
-    for key, value in _items(limits):
+    asked = get(container, "resources") or get(container, "resourcesPerNode")
+    limits = get(asked, "limits")
+    for key, value in items(limits):
         if key in GPUS:
-            yield _setting("gpus-per-host", value, name)
+            yield setting("gpus-per-host", value, name)
         elif key == "memory":
-            yield _setting("memory-per-host", value, name)
+            yield setting("memory-per-host", value, name)
         elif key == "cpu":
-            yield _setting("cpus-per-host", value, name)
-    for key, setting in (("hostNetwork", "host-network"), ("hostIPC", "host-ipc")):
-        if (value := _get(pod, key)) is not None:
-            yield _setting(setting, value, name)
-    volumes = {_text(_get(row, "name")): row for row in _rows(_get(pod, "volumes"))}
-    for row in _rows(_get(container, "volumeMounts")):
-        if _text(_get(row, "mountPath")).rstrip("/") == "/dev/shm":
-            empty = _get(volumes.get(_text(_get(row, "name"))), "emptyDir")
-            limit = _get(empty, "sizeLimit")
-            yield _setting("shm", limit if limit is not None else row, name)
+            yield setting("cpus-per-host", value, name)
+    for key, named in (("hostNetwork", "host-network"), ("hostIPC", "host-ipc")):
+        if (value := get(pod, key)) is not None:
+            yield setting(named, value, name)
+    volumes = {text(get(row, "name")): row for row in rows(get(pod, "volumes"))}
+    for row in rows(get(container, "volumeMounts")):
+        if text(get(row, "mountPath")).rstrip("/") == "/dev/shm":
+            empty = get(volumes.get(text(get(row, "name"))), "emptyDir")
+            limit = get(empty, "sizeLimit")
+            yield setting("shm", limit if limit is not None else row, name)
 
 
 def _of_job(document: Any, name: str) -> Iterator[Setting]:
-    spec = _get(document, "spec")
-    if (kind := _get(document, "kind")) is not None:
-        yield _setting("kind", kind, name)
-    each = _get(spec, "nprocPerNode") or _get(_get(spec, "trainer"), "numProcPerNode")
+    spec = get(document, "spec")
+    if (kind := get(document, "kind")) is not None:
+        yield setting("kind", kind, name)
+    each = get(spec, "nprocPerNode") or get(get(spec, "trainer"), "numProcPerNode")
     if each is not None:
-        yield _setting("k8s-ranks-per-host", each, name)
+        yield setting("k8s-ranks-per-host", each, name)
     replicas = [
         value
-        for _, role in _items(_get(spec, "pytorchReplicaSpecs"))
-        if (value := _get(role, "replicas")) is not None
+        for _, role in items(get(spec, "pytorchReplicaSpecs"))
+        if (value := get(role, "replicas")) is not None
     ]
-    nodes = _get(_get(spec, "trainer"), "numNodes") or _get(spec, "parallelism")
+    nodes = get(get(spec, "trainer"), "numNodes") or get(spec, "parallelism")
+    roles = rows(get(spec, "replicatedJobs"))
+    if len(roles) == 1 and text(get(roles[0], "replicas")) in ("", "1"):
+        # A JobSet of one job.
+        nodes = nodes or get(get(get(roles[0], "template"), "spec"), "parallelism")
     if replicas:
-        total = sum(int(one.value) for one in replicas if _text(one).isdigit())
-        yield Setting(name="pods", value=str(total), file=name, line=_line(replicas[0]))
+        total = sum(int(one.value) for one in replicas if text(one).isdigit())
+        yield Setting(name="pods", value=str(total), file=name, line=line(replicas[0]))
     elif nodes is not None:
-        yield _setting("pods", nodes, name)
-    limit = _get(spec, "backoffLimit") or _get(_get(spec, "runPolicy"), "backoffLimit")
+        yield setting("pods", nodes, name)
+    limit = get(spec, "backoffLimit") or get(get(spec, "runPolicy"), "backoffLimit")
     if limit is not None:
-        yield _setting("backoff-limit", limit, name)
+        yield setting("backoff-limit", limit, name)
 
 
-def _setting(name: str, node: Any, file: str) -> Setting:
-    return Setting(name=name, value=_text(node), file=file, line=_line(node))
+def setting(name: str, node: Any, file: str) -> Setting:
+    """The text of a node as a setting."""
+    return Setting(name=name, value=text(node), file=file, line=line(node))
 
 
-def _items(node: Any) -> Iterator[tuple[str, Any]]:
+def items(node: Any) -> Iterator[tuple[str, Any]]:
+    """The keys and nodes of a mapping; none: it is no mapping."""
     if node is not None and node.id == "mapping":
         yield from ((key.value, value) for key, value in node.value if key.id == "scalar")
 
 
-def _get(node: Any, name: str) -> Any:
-    return next((value for key, value in _items(node) if key == name), None)
+def get(node: Any, name: str) -> Any:
+    """The node of a key; None: there is none."""
+    return next((value for key, value in items(node) if key == name), None)
 
 
-def _rows(node: Any) -> list[Any]:
+def rows(node: Any) -> list[Any]:
+    """The nodes of a list; none: it is no list."""
     return list(node.value) if node is not None and node.id == "sequence" else []
 
 
-def _text(node: Any) -> str:
+def text(node: Any) -> str:
+    """The text of a value; empty: it has none."""
     return node.value if node is not None and node.id == "scalar" else ""
 
 
-def _line(node: Any) -> int:
-    line: int = node.start_mark.line + 1
-    return line
+def line(node: Any) -> int:
+    """The line of a node, from 1."""
+    number: int = node.start_mark.line + 1
+    return number
 
 
 def _texts(node: Any, name: str) -> Iterator[Word]:
-    for one in _rows(node):
-        yield Word(text=_text(one), file=name, line=_line(one), resolved="$(" not in _text(one))
+    for one in rows(node):
+        yield Word(text=text(one), file=name, line=line(one), resolved="$(" not in text(one))

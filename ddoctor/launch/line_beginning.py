@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
+from msgspec.structs import replace as with_fields
+
 from ddoctor.evidence.launch import Setting
 from ddoctor.launch.programs import HERE, JOBS
 from ddoctor.launch.shell import ASSIGNMENT
@@ -26,12 +28,27 @@ def read(words: Sequence[Word]) -> Iterator[Setting]:
     if engine is not None and "run" in texts[engine:]:
         yield words[engine].setting("container", f"{texts[engine]} run")
         yield from _options(words, OPTIONS)
+        yield from _of_container(words)
         if "--ipc=host" in texts or ("--ipc", "host") in itertools.pairwise(texts):
             yield words[engine].setting("host-ipc", "true")
     for word, text in zip(words, texts, strict=True):
         if text not in HERE and not ASSIGNMENT.fullmatch(word.text):
             yield word.setting("elsewhere", text)
             return
+
+
+def _of_container(words: Sequence[Word]) -> Iterator[Setting]:
+    """The GPUs that a container gets.
+
+    Source: docs.docker.com/engine/containers/gpu, "Access an NVIDIA GPU".
+    """
+    for one in _options(words, {"--gpus": "gpus"}):
+        asked = one.value.strip("\"'")
+        kind, _, value = asked.partition("=")
+        if kind == "device" and "GPU-" not in value:
+            yield with_fields(one, name="devices", value=value.partition(',"')[0])
+        elif (value or asked).isdigit():
+            yield with_fields(one, name="gpus-per-host", value=value or asked)
 
 
 def _options(words: Sequence[Word], names: dict[str, str]) -> Iterator[Setting]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 
@@ -15,6 +15,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Launch, Setting, Unknown
 from ddoctor.launch import (
     accelerate_config,
+    compose,
     deepspeed_hosts,
     files,
     kubernetes,
@@ -61,6 +62,8 @@ SET_BY_SLURM = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
     "SLURM_GPUS_PER_NODE": "gpus-per-host",
 }
+OF_COMMANDS = re.compile(r"-[a-z]*c")
+"""An option of a shell by which it gets commands: ``-c``, ``-lc``."""
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>|\bYOUR[_-]\w+|\bPATH_TO\b|\{\{.*\}\}")
 
 
@@ -96,8 +99,13 @@ def read(command: Sequence[str], folder: Path) -> Launch:
         DoctorError: it starts no training that could be found, or a file of it cannot be read.
     """
     found = _Found(tuple(command), folder)
+    manifest = kubernetes.applied(command)
     if len(command) == 1 and command[0].endswith(MANIFESTS):
-        inner = kubernetes.commands(folder / command[0], command[0])
+        manifest = command[0]
+    inner = compose.commands(command, folder)
+    if manifest:
+        inner = kubernetes.commands(folder / manifest, manifest)
+    if inner:
         launches = [_launch(one, found, ()) for one in inner]
     else:
         launches = [_launch(typed(command), found, ())]
@@ -129,8 +137,9 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
         *command.variables,
         *(
             word.setting(match["name"], match["value"])
-            for word in words[:begin]
+            for before, word in zip((None, *words), words[:begin], strict=False)
             if (match := ASSIGNMENT.fullmatch(word.text))
+            and (before is None or before.text != "--ulimit")
         ),
     )
     command = replace(command, words=words[begin:], variables=variables)
@@ -159,7 +168,7 @@ def _of_shell(command: Command, found: _Found, around: tuple[str, ...]) -> Launc
         rest = list(texts)
     if not rest:
         return None
-    if "-c" in texts[1 : len(texts) - len(rest) + 1]:
+    if any(OF_COMMANDS.fullmatch(one) for one in texts[1 : len(texts) - len(rest) + 1]):
         name, text = "", rest[0]
     else:
         name = rest[0]
@@ -203,11 +212,33 @@ def _of_script(
         if launch is not None:
             break
         del found.settings[mark:]
+    if launch is not None:
+        found_beside = _beside(every[: every.index(one)], settings, found.folder)
+        launch = msgspec.structs.replace(launch, settings=(*launch.settings, *found_beside))
     if launch is None:
         programs = [one.words[0] for one in every if not one.words[0].resolved]
         found.unresolved += [word.setting("program", word.text) for word in programs]
         return None
     return msgspec.structs.replace(launch, settings=(*launch.settings, *broken))
+
+
+def _beside(
+    earlier: Sequence[Command], settings: tuple[Setting, ...], folder: Path
+) -> Iterator[Setting]:
+    """The ports of launches on this machine that still run as a later one starts."""
+    running: list[Setting] = []
+    for one in earlier:
+        if one.texts == ("wait",):
+            running.clear()
+        elif one.beside:
+            other = _Found(one.texts, folder)
+            with suppress(DoctorError):
+                launch = _launch(replace(one, settings=settings), other, ())
+                if launch is not None and launch.get("elsewhere") is None:
+                    port = launch.get("main-port", "env.MASTER_PORT")
+                    value = port.value if port is not None else ""
+                    running.append(one.words[0].setting(f"beside.{launch.launcher}", value))
+    yield from running
 
 
 def _of_starter(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -119,6 +120,8 @@ def read(
                     told.settings += files.settings(folder / one.value, one.value, "arg.")
                     told.files.append(one.value)
             told.settings += _written(tree, name)
+            for other, where in _imported(tree, path, folder, is_module=is_module):
+                told.settings += _written(other, where)
             options = {word: one for word, one in by_word if word.startswith("-")}
             told.unknown += known_arguments.refused(tree, {**options, **appended}, name)
             if (composed := hydra_config.read(tree, path, by_word, folder)) is not None:
@@ -171,6 +174,10 @@ def paths(script: str, folder: Path, *, is_module: bool) -> Iterator[Path]:
     """The files that a script or a module may be, from the folder of the command."""
     if not is_module:
         yield folder / script
+        if os.path.isabs(script):
+            # In an image, the script may be in another folder than here.
+            parts = PurePath(script).parts[1:]
+            yield from (folder.joinpath(*parts[at:]) for at in range(1, len(parts)))
         return
     path = Path(*script.split("."))
     if not path.name:
@@ -180,6 +187,20 @@ def paths(script: str, folder: Path, *, is_module: bool) -> Iterator[Path]:
         for base in ("", "src")
         for end in (path.with_suffix(".py"), path / "__main__.py")
     )
+
+
+def _imported(
+    tree: ast.Module, path: Path, folder: Path, *, is_module: bool
+) -> Iterator[tuple[ast.Module, str]]:
+    """The modules of the user's own that a script imports from, where options may be written."""
+    base = folder if is_module else path.parent
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            parts = node.module.split(".")
+            root = path.parent if node.level else base
+            file = root.joinpath(*parts).with_suffix(".py")
+            if files.is_there(file) and (other := _parsed(file)) is not None:
+                yield other, f"{'/'.join(parts)}.py"
 
 
 def _parsed(path: Path) -> ast.Module | None:

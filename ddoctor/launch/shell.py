@@ -72,10 +72,10 @@ class Script:
             for number, line in lines:
                 if BROKEN.search(line) and not line.lstrip().startswith("#"):
                     self.broken.append(Word(text=line.strip(), file=self.file, line=number))
-            for words in _simple(lines):
-                yield from self._command([*self._expanded(words)])
+            for words, beside in _simple(lines):
+                yield from self._command([*self._expanded(words)], beside=beside)
 
-    def _command(self, words: list[Word]) -> Iterator[Command]:
+    def _command(self, words: list[Word], *, beside: bool) -> Iterator[Command]:
         while words and words[0].text in KEYWORDS:
             del words[0]
         setter = words[0].text if words and words[0].text in SETTERS else ""
@@ -92,7 +92,8 @@ class Script:
             self.variables |= own
         elif words[0].text not in ENDS:
             passed = [one for name, one in self.variables.items() if name in self.exported]
-            yield Command(words=tuple(words), variables=(*passed, *own.values()))
+            variables = (*passed, *own.values())
+            yield Command(words=tuple(words), variables=variables, beside=beside)
 
     def _expanded(self, words: Sequence[tuple[str, int]]) -> Iterator[Word]:
         """The words with variables put in; one that holds a command or options becomes several."""
@@ -180,8 +181,11 @@ def _lines(text: str) -> Iterator[list[tuple[int, str]]]:
         yield held
 
 
-def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[list[tuple[str, int]]]:
-    """The simple commands of a line, as words without quotes, with their numbers."""
+def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[list[tuple[str, int]], bool]]:
+    """The simple commands of a line, as words without quotes, with their numbers.
+
+    Each with whether the shell continues without waiting for its end.
+    """
     words: list[tuple[str, int]] = []
     skip = False
     for text, number in _split(lines):
@@ -194,9 +198,9 @@ def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[list[tuple[str, int]]]
             if words and words[-1][0].isdigit():
                 del words[-1]
         else:
-            yield words
+            yield words, text == "&"
             words, skip = [], False
-    yield words
+    yield words, False
 
 
 def _split(lines: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:

@@ -35,6 +35,8 @@ class Command:
     """Those of the line and of the script before it; the last of a name counts."""
     settings: tuple[Setting, ...] = ()
     """What the file around it sets for it."""
+    beside: bool = False
+    """Whether the shell continues without waiting for its end."""
 
     @property
     def texts(self) -> tuple[str, ...]:

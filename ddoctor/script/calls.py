@@ -32,6 +32,7 @@ MATTERING = (
     *("wandb.init", "accelerate.", "deepspeed.init", "gc.collect", "lightning.", "transformers."),
     *("torch.optim.", "diffusers.optimization.", "datasets.load_dataset"),
     *("torch.distributed.checkpoint.", "torch.distributed.fsdp.", "shutil.rmtree"),
+    *("peft.", "trl.", "ray.train."),
 )
 """The beginnings of their full names."""
 OF_CUDA = frozenset(
@@ -59,6 +60,7 @@ METHODS = frozenset(
         *("backward", "step", "item", "set_epoch", "no_sync", "accumulate", "load_state_dict"),
         *("gradient_checkpointing_enable", "cuda", "to", "DistributedSampler"),
         *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
+        *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders"),
         *OF_ACCELERATE,
     }
 )

@@ -46,9 +46,14 @@ def datasets(nodes: Sequence[ast.AST], names: Names, at: Line) -> Iterator[Sourc
                 shards_workers="worker" in found,
                 shards_ranks=bool(OF_RANKS & found),
                 random=bool(set(DRAWS) & found),
+                endless=any(map(_never_ends, ast.walk(node))),
                 generator=_generator(methods, names, at),
-                cuda=_cuda(methods, at),
+                cuda=_cuda(methods, at) or _kept_on_cuda(node.name, methods, nodes, at),
             )
+
+
+def _never_ends(node: ast.AST) -> bool:
+    return isinstance(node, ast.While) and isinstance(node.test, ast.Constant)
 
 
 def _generator(methods: Methods, names: Names, at: Line) -> SourceLine | None:
@@ -76,6 +81,35 @@ def _cuda(methods: Methods, at: Line) -> SourceLine | None:
                 if node.func.attr == "cuda" or (node.func.attr == "to" and named):
                     return at(node)
     return None
+
+
+def _kept_on_cuda(
+    name: str, methods: Methods, nodes: Sequence[ast.AST], at: Line
+) -> SourceLine | None:
+    """Where it keeps a model on a GPU that it is given, and calls it for the items."""
+    on_gpu = any(
+        isinstance(node, ast.Call) and variable(node.func) == name and "cuda" in ast.unparse(node)
+        for node in nodes
+    )
+    made = methods.get("__init__")
+    for node in ast.walk(made) if made is not None and on_gpu else ():
+        moved = isinstance(node, ast.Assign) and any(
+            isinstance(part, ast.Attribute) and part.attr in ("to", "cuda")
+            for part in ast.walk(node.value)
+        )
+        target = variable(node.targets[0]) if isinstance(node, ast.Assign) else ""
+        if moved and target.startswith("self.") and _calls(target, methods):
+            return at(node)
+    return None
+
+
+def _calls(name: str, methods: Methods) -> bool:
+    return any(
+        isinstance(node, ast.Call) and variable(node.func) == name
+        for method, body in methods.items()
+        if method != "__init__"
+        for node in ast.walk(body)
+    )
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -9,7 +9,7 @@ from ddoctor.kept_graphs import NUMBERS, WITHOUT_GRAPH
 from ddoctor.script.names import variable
 from ddoctor.script.program import BACKWARD, Program
 from ddoctor.script.ranks import own_name
-from ddoctor.script.scopes import Statement
+from ddoctor.script.scopes import Scope, Statement
 
 ACCUMULATES = ("append", "extend", "appendleft")
 EMPTIES = ("clear", "pop", "popleft", "backward")
@@ -21,13 +21,58 @@ def kept(program: Program) -> Iterator[Statement]:
         loops = [block for block in statement.around if block.node in program.training]
         target, value = _stored(statement.node)
         still = any(block.kind == "no-grad" for block in statement.around)
-        if not loops or not target or still:
+        if not loops or still or not (target or isinstance(statement.node, ast.Expr)):
             continue
         loop = loops[-1].node
         losses = set(_passed_back(loop))
+        if _is_handed_on(statement.node, losses | _parts(losses, loop), program):
+            yield statement
+            continue
         stored = {name for name in losses & {*_with_graph(value)} if _is_plain(name, statement)}
         if stored and target not in losses and not _renewed(target, loop):
             yield statement
+
+
+def _parts(losses: set[str], loop: ast.AST) -> set[str]:
+    """The variables that a loss is the sum of."""
+    return {
+        name
+        for node in ast.walk(loop)
+        if isinstance(node, ast.Assign) and losses & {*map(variable, node.targets)}
+        for name in _with_graph(node.value)
+    }
+
+
+def _is_handed_on(node: ast.stmt, losses: set[str], program: Program) -> bool:
+    """Whether it gives a loss to a method of the script that adds it to its sum."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return False
+    given = [*call.args, *(word.value for word in call.keywords)]
+    if not losses & {one.id for one in given if isinstance(one, ast.Name)}:
+        return False
+    scope = next((program.called(one) for one in program.calls if one.node is call), None)
+    return scope is not None and scope.owner != "" and _adds_up(scope)
+
+
+def _adds_up(scope: Scope) -> bool:
+    """Whether a method adds its arguments, as they are, to attributes of its object."""
+    names = {name for name, values in scope.variables.items() if None in values} - {"self"}
+    adds = False
+    for node in ast.walk(scope.node):
+        if isinstance(node, ast.Attribute) and node.attr in WITHOUT_GRAPH:
+            return False
+        if isinstance(node, ast.Name) and node.id in NUMBERS:
+            return False
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        held = target.value if isinstance(target, ast.Subscript) else target
+        if (
+            held is not None
+            and variable(held).startswith("self.")
+            and isinstance(node, ast.Assign | ast.AugAssign)
+        ):
+            adds = adds or bool(names & {*_with_graph(node.value)})
+    return adds
 
 
 def _stored(node: ast.stmt) -> tuple[str, ast.AST]:

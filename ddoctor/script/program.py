@@ -217,7 +217,7 @@ class Program:
 
 
 def _may_skip(block: Block) -> bool:
-    return block.kind not in ("loop", "no-grad", "no-sync")
+    return block.kind not in ("loop", "no-grad", "no-sync", "main-first")
 
 
 def _own(scope: Scope) -> str:

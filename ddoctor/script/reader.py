@@ -17,6 +17,7 @@ from ddoctor.evidence.script import (
     SourceKeys,
     SourceLine,
     SourceLoop,
+    SourceNoise,
     SourceSeed,
     SourceSetting,
     Within,
@@ -32,6 +33,7 @@ from ddoctor.script.datasets import datasets
 from ddoctor.script.losses import kept
 from ddoctor.script.modules import Module, Modules
 from ddoctor.script.names import PRINT, moved, source, variable
+from ddoctor.script.noise import same_noise
 from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.program import Program
 from ddoctor.script.rank_names import rank_names
@@ -39,6 +41,7 @@ from ddoctor.script.ranks import hints, lower, own_name
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
 from ddoctor.script.splits import splits
+from ddoctor.script.stopping import own_stops
 from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.values import origins
 
@@ -131,6 +134,11 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         over_own_keys=_first(
             SourceKeys(at=at(call.node, call.scope), key=at(key, scope))
             for call, key, scope in over_own_keys(program)
+        ),
+        own_stops=_first(at(one.node, one.scope) for one in own_stops(program)),
+        same_noise=_first(
+            SourceNoise(at=at(call.node, call.scope), seed=at(seed.node, seed.scope))
+            for call, seed in same_noise(program)
         ),
         unused_layers=_first(at(node, scope) for node, scope in unused_layers(walks, program)),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),

@@ -17,6 +17,11 @@ LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 CHANGES = (ast.AugAssign, ast.For, ast.AsyncFor, ast.comprehension)
 """What gives a variable a value that no expression shows."""
 LEAVING = ("exit", "_exit")
+MAIN_FIRST = (
+    *("main_process_first", "local_main_process_first", "rank_zero_first", "zero_first"),
+    *("torch_distributed_zero_first", "main_first"),
+)
+"""Contexts that the main process enters before the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,6 +303,8 @@ def _contexts(node: ast.With | ast.AsyncWith) -> Iterator[Block]:
             yield Block("no-grad", node)
         if _has(item.context_expr, "no_sync"):
             yield Block("no-sync", node)
+        if _has(item.context_expr, *MAIN_FIRST):
+            yield Block("main-first", node)
 
 
 def _has(node: ast.AST, *names: str) -> bool:

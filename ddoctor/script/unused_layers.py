@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ddoctor.script.names import variable
+from ddoctor.script.names import Names, variable
 from ddoctor.script.program import Program
 from ddoctor.script.scopes import Call, Scope, Walk
 
@@ -22,6 +22,7 @@ LAYERS = frozenset(
     )
 )
 """Those that always have parameters."""
+CONTAINERS = ("torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 BY_ANY_NAME = frozenset(
     {
         *("children", "modules", "named_children", "named_modules", "_modules", "getattr"),
@@ -55,6 +56,7 @@ def unused_layers(walks: Sequence[Walk], program: Program) -> Iterator[tuple[ast
     for model in models:
         if f"{model.scope.module.name}.{model.node.name}" not in made:
             continue
+        yield from ((model.layers[one], model.scope) for one in _skipped(model, program))
         dropped = {*_dropped(model), *_ignored(model, program)}
         for name, call in model.layers.items():
             # The assignment, and the one use whose result nobody reads.
@@ -77,9 +79,16 @@ def _models(walk: Walk, program: Program) -> Iterator[_Model]:
                 if name.count(".") == 1
                 and len(values) == 1
                 and isinstance(values[0], ast.Call)
-                and names.of(values[0].func) in LAYERS
+                and _has_parameters(values[0], names)
             }
             yield _Model(node, scope, layers)
+
+
+def _has_parameters(made: ast.Call, names: Names) -> bool:
+    name = names.of(made.func)
+    inner = (one for one in ast.walk(made) if isinstance(one, ast.Call))
+    holds = name in CONTAINERS and any(names.of(one.func) in LAYERS for one in inner)
+    return name in LAYERS or holds
 
 
 def _words(walk: Walk) -> Iterator[str]:
@@ -147,6 +156,35 @@ def _ignored(model: _Model, program: Program) -> Iterator[str]:
         layer = results.get(name, "") if loads[name] == 1 else _layer(part)
         if layer and trains and all(_unread(call, position) for call in trains):
             yield layer
+
+
+def _skipped(model: _Model, program: Program) -> Iterator[str]:
+    """Layers that ``forward`` uses only where an argument says so, which changes between steps."""
+    forward = _forward(model)
+    if forward is None:
+        return
+    flags = {one.arg for one in forward.args.args[2:] + forward.args.kwonlyargs}
+    changing = {
+        word.arg
+        for call in program.calls
+        if _trains(call, program)
+        for word in call.node.keywords
+        if isinstance(word.value, ast.Compare)
+    }
+    test = next((one for one in forward.body if isinstance(one, ast.If)), None)
+    if test is None or not {variable(one) for one in ast.walk(test.test)} & flags & changing:
+        return
+    inside, after = Counter[str](), Counter[str]()
+    for node in forward.body:
+        for part in ast.walk(node):
+            name = variable(part).removeprefix("self.") if isinstance(part, ast.Attribute) else ""
+            (inside if node is test else after)[name] += 1
+    leaves = isinstance(test.body[-1], ast.Return) and not test.orelse
+    for name in model.layers:
+        if (leaves and after[name] and not inside[name]) or (
+            not leaves and inside[name] and not after[name] and not test.orelse
+        ):
+            yield name
 
 
 def _trains(call: Call, program: Program) -> bool:
