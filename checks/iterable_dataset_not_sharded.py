@@ -131,9 +131,8 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
 
 
 def _takes_files_of_its_rank(stream: SourceDataset, script: Script) -> bool:
-    """Whether it selects by its rank alone, in lines of its own class, and comes to an end."""
-    owner = stream.name.rpartition(".")[2]
-    own = (one for one in script.splits if one.function.partition(".")[0] == owner)
+    """Whether its lines select by the rank alone, and it has an end."""
+    own = (one for one in script.splits if one.file == stream.at.file and "self." in one.text)
     ends = not stream.shards_workers and not stream.endless
     return stream.shards_ranks and ends and any("::" in one.text for one in own)
 

@@ -1,0 +1,224 @@
+"""Mistakes in what loads the data."""
+
+from __future__ import annotations
+
+from tests.script.sources import ACCELERATE, LOADER, SET_UP, STEP, ddp
+
+RANK = "rank, world = dist.get_rank(), dist.get_world_size()\n"
+STREAM = """
+from torch.utils.data import get_worker_info
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        info = get_worker_info()
+        yield from self.files[{first} :: {parts}]
+"""
+OF_STREAM = "loader = DataLoader(Stream(), num_workers=4, persistent_workers=True)"
+HUB = "from datasets import load_dataset\nfrom datasets.distributed import split_dataset_by_node\n"
+STREAMED = 'data = load_dataset("parquet", data_files=files, streaming=True)\n'
+OF_HUB = "loader = DataLoader(data, num_workers=4, persistent_workers=True)"
+SEEDED = """
+import random
+import numpy as np
+
+def seed_worker(worker):
+    np.random.seed({seed})
+    random.seed({seed})
+"""
+OF_SEEDED = LOADER.replace("num_workers", "worker_init_fn=seed_worker, num_workers")
+CHOSEN = LOADER.replace("DistributedSampler(", "Sampler(").replace(
+    "sampler =", "Sampler = DistributedSampler if args.many else RandomSampler\nsampler =", 1
+)
+DRAWN = """
+import numpy as np
+
+class Drawn(Dataset):
+    def __init__(self):
+        self.rng = np.random.default_rng(0)
+
+    def _moved(self, item):
+        return item + {}
+
+    def __getitem__(self, index):
+        return self._moved(self.images[index])
+"""
+WITHOUT = SET_UP.replace("data = Images()\n", "")
+OF_DRAWN = f"data = Drawn()\n{LOADER}"
+NOISY = STEP.replace("model(batch)", "model(batch + torch.randn_like(batch))")
+STREAM_OF_RANK = """
+class Stream(IterableDataset):
+    def __init__(self):
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+
+    def __iter__(self):
+        {}
+"""
+ENCODED = """
+class Encoded(Dataset):
+    def __init__(self, device):
+        self.encoder = load().to(device)
+
+    def __getitem__(self, index):
+        return self.encoder(self.images[index])
+"""
+RAY = """
+import ray.train.torch
+import torch
+from torch.utils.data import DataLoader
+
+def loop():
+    loader = ray.train.torch.prepare_data_loader(DataLoader(data, shuffle=True, num_workers=2))
+    for epoch in range(10):
+        {}
+        for batch in loader:
+            loss = model(batch)
+            loss.backward()
+            optimizer.step()
+"""
+PART = "files = sorted(glob.glob('*.parquet'))[dist.get_rank()::dist.get_world_size()]\n"
+TWINS = {
+    "set_epoch once": (
+        "missing-set-epoch",
+        ddp(loader=f"{LOADER}sampler.set_epoch(0)\n", each_epoch=""),
+        ddp(loader=f"{LOADER}sampler.set_epoch(0)\n"),
+    ),
+    "deepspeed and no set_epoch": (
+        "missing-set-epoch",
+        ddp(head="import deepspeed", each_epoch=""),
+        ddp(head="import deepspeed"),
+    ),
+    "a stream that only workers share": (
+        "iterable-dataset-not-sharded",
+        ddp(
+            head=STREAM.format(first="info.id", parts="info.num_workers"),
+            loader=OF_STREAM,
+            each_epoch="",
+        ),
+        ddp(
+            head=STREAM.format(
+                first="rank * info.num_workers + info.id", parts="world * info.num_workers"
+            ),
+            loader=OF_STREAM,
+            each_epoch="",
+        ),
+    ),
+    "a stream of the hub": (
+        "iterable-dataset-not-sharded",
+        ddp(head=HUB, loader=STREAMED + OF_HUB, each_epoch=""),
+        ddp(
+            head=HUB,
+            loader=f"{STREAMED}data = split_dataset_by_node(data, rank, world)\n{OF_HUB}",
+            each_epoch="",
+        ),
+    ),
+    "workers seeded alike": (
+        "identical-rng-across-workers",
+        ddp(head=SEEDED.format(seed=1234), loader=OF_SEEDED),
+        ddp(head=SEEDED.format(seed="1234 + worker + dist.get_rank()"), loader=OF_SEEDED),
+    ),
+    "noise by one seed for all ranks": (
+        "identical-rng-across-workers",
+        ddp(set_up=SET_UP + "torch.manual_seed(7)\n", step=NOISY),
+        ddp(set_up=SET_UP + "torch.manual_seed(7 + dist.get_rank())\n", step=NOISY),
+    ),
+    "noise by a generator": (
+        "identical-rng-across-workers",
+        ddp(set_up=SET_UP + "torch.manual_seed(7)\n", step=NOISY),
+        ddp(
+            set_up=SET_UP + "torch.manual_seed(7)\n",
+            step=NOISY.replace("randn_like(batch)", "randn(3, generator=own)"),
+        ),
+    ),
+    "a stream for each rank, and for all of its workers": (
+        "iterable-dataset-not-sharded",
+        ddp(
+            head=STREAM_OF_RANK.format("yield from self.files[self.rank :: self.ranks]"),
+            loader=OF_STREAM,
+            each_epoch="",
+        ),
+        ddp(
+            head=STREAM_OF_RANK.format(
+                "mine = self.files[self.rank :: self.ranks]\n        while True:\n"
+                "            yield random.choice(mine)"
+            ),
+            loader=OF_STREAM,
+            each_epoch="",
+        ),
+    ),
+    "an encoder on the GPU in workers": (
+        "dataloader-fork-unsafe",
+        ddp(head=ENCODED, set_up=WITHOUT + 'data = Encoded("cuda")\n'),
+        ddp(head=ENCODED, set_up=WITHOUT + 'data = Encoded("cpu")\n'),
+    ),
+    "a loader that Ray prepares": (
+        "missing-set-epoch",
+        RAY.format("pass"),
+        RAY.format("loader.sampler.set_epoch(epoch)"),
+    ),
+    "files of a rank, without a loader": (
+        "uneven-inputs-per-rank",
+        ddp(loader=PART + "loader = rows(files)\n", each_epoch=""),
+        ddp(loader=PART + "loader = rows(files)\n", each_epoch="").replace(
+            "for batch in loader", "for step, batch in zip(range(1000), loader)"
+        ),
+    ),
+    "workers of all ranks with equal seeds": (
+        "identical-rng-across-workers",
+        ddp(head="BASE = 42\n" + SEEDED.format(seed="BASE + worker"), loader=OF_SEEDED),
+        ddp(head=SEEDED.format(seed="torch.initial_seed() % 2**32"), loader=OF_SEEDED),
+    ),
+    "workers seeded by an option": (
+        "identical-rng-across-workers",
+        ddp(head=SEEDED.format(seed="args.seed + worker"), loader=OF_SEEDED),
+        ddp(
+            head=SEEDED.format(seed="args.seed + worker"),
+            loader="args.seed += dist.get_rank()\n" + OF_SEEDED,
+        ),
+    ),
+    "a sampler class that the script chooses": (
+        "missing-set-epoch",
+        ddp(loader=CHOSEN, each_epoch=""),
+        ddp(loader=CHOSEN),
+    ),
+    "parts of different sizes": (
+        "uneven-inputs-per-rank",
+        ddp(
+            set_up=f"{SET_UP}{RANK}data = load(files[rank::world])\n",
+            loader="loader = DataLoader(data, num_workers=4, persistent_workers=True)",
+            each_epoch="",
+        ),
+        ddp(
+            set_up=f"{SET_UP}{RANK}data = load(files[rank:len(files) // world * world:world])\n",
+            loader="loader = DataLoader(data, num_workers=4, persistent_workers=True)",
+            each_epoch="",
+        ),
+    ),
+    "a sampler by the number of the host": (
+        "duplicate-data-across-ranks",
+        ddp(loader=LOADER.replace("Sampler(data)", "Sampler(data, world_size, node_rank)")),
+        ddp(loader=LOADER.replace("Sampler(data)", "Sampler(data, world_size, rank)")),
+    ),
+    "a loader that accelerate does not know": (
+        "duplicate-data-across-ranks",
+        ACCELERATE.replace(
+            "model, optimizer, loader = accelerator.prepare(net(), adam(), loader)",
+            "model, optimizer = accelerator.prepare(net(), adam())",
+        ),
+        ACCELERATE,
+    ),
+    "a sampler for one rank": (
+        "duplicate-data-across-ranks",
+        ddp(loader=LOADER.replace("Sampler(data)", "Sampler(data, num_replicas=1, rank=0)")),
+        ddp(loader=LOADER.replace("Sampler(data)", "Sampler(data, num_replicas=world, rank=rank)")),
+    ),
+    "a generator that a helper uses": (
+        "identical-rng-across-workers",
+        ddp(head=DRAWN.format("self.rng.normal()"), set_up=WITHOUT, loader=OF_DRAWN),
+        ddp(head=DRAWN.format("np.random.normal()"), set_up=WITHOUT, loader=OF_DRAWN),
+    ),
+    "set_epoch by its name": (
+        "missing-set-epoch",
+        ddp(each_epoch=""),
+        ddp(each_epoch='getattr(sampler, "set_epoch")(epoch)'),
+    ),
+}

@@ -1,0 +1,262 @@
+"""Mistakes in models, their wrappers and their losses."""
+
+from __future__ import annotations
+
+from tests.script.sources import ACCELERATE, SET_UP, STEP, ddp
+from tests.script.twins.parts import FSDP, SHARDED
+
+SIDE = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 3)
+        self.side = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        {}
+"""
+IGNORES = STEP.replace("loss = model(batch).sum()", "out, _ = model(batch)\nloss = out.sum()")
+DIVIDED = "accelerator.backward(loss / args.accumulation)"
+BY_HAND = (
+    ACCELERATE.replace("gradient_accumulation_steps=4", "")
+    .replace("with accelerator.accumulate(model):", "with torch.autocast('cuda'):")
+    .replace("accelerator.backward(loss)", "accelerator.backward(loss / 4)")
+    .replace(
+        "                optimizer.step()\n                optimizer.zero_grad()\n",
+        "                if (step + 1) % 4 == 0:\n"
+        "                    optimizer.step()\n                    optimizer.zero_grad()\n",
+    )
+)
+SCHEDULED = ACCELERATE.replace(
+    "    for epoch",
+    "    steps = {}\n"
+    "    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)\n"
+    "    scheduler = accelerator.prepare(scheduler)\n    for epoch",
+    1,
+).replace("optimizer.step()\n", "optimizer.step()\n                scheduler.step()\n")
+FILLED = """
+def load(rank):
+    if rank == 0:
+        return AutoModelForCausalLM.from_pretrained("a/b")
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+def empty(module):
+    module.to_empty(device="cuda", recurse=False)
+"""
+WHOLE = 'model = AutoModelForCausalLM.from_pretrained("a/code-{}b", torch_dtype=torch.bfloat16)\n'
+POLICY = """
+import functools
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={{{}}})
+"""
+TRAINED = """
+from transformers import Trainer, TrainingArguments
+arguments = TrainingArguments(
+    "out", gradient_checkpointing=True, ddp_find_unused_parameters=True,
+    gradient_checkpointing_kwargs={})
+Trainer(model=model, args=arguments).train()
+"""
+ACCUMULATOR = """
+class Accumulator:
+    def __init__(self, model, every):
+        self.model, self.every, self.count = model, every, 0
+
+    def __call__(self, batch):
+        self.count += 1
+        due = self.count % self.every == 0
+        loss = self.model(batch).sum() / self.every
+        loss.backward()
+        if due:
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+"""
+SHARED = """
+from torch.utils.checkpoint import checkpoint
+
+class Net(torch.nn.Module):
+    def forward(self, x):
+        for _ in range(12):
+            x = checkpoint(self.block, x, {})
+        return x
+"""
+METER = """
+class Meter:
+    def __init__(self):
+        self.total = 0
+
+    def add(self, value):
+        self.total = self.total + {}
+"""
+METERED = STEP + "meter.add(loss)\n"
+FLAGGED = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.nn.Linear(3, 3)
+        self.side = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.ReLU())
+
+    def forward(self, x, with_side=True):
+        y = self.body(x)
+        if not with_side:
+            return y
+        return self.side(y)
+"""
+ADAPTED = SHARDED.replace("FSDP({})", "FSDP(get_peft_model(load(), lora), {})")
+PEFT = FSDP + "from peft import get_peft_model\n"
+OF_LANGUAGE = """
+from transformers import AutoModelForCausalLM, Trainer
+trainer = Trainer(model=AutoModelForCausalLM.from_pretrained("a/b"), compute_metrics=accuracy{})
+trainer.train()
+"""
+ADJUSTED = """
+from peft import LoraConfig
+from trl import DPOConfig, DPOTrainer
+arguments = DPOConfig("out", gradient_checkpointing=True, gradient_checkpointing_kwargs={})
+DPOTrainer(model=model, args=arguments, peft_config=LoraConfig()).train()
+"""
+TWINS = {
+    "a layer that forward never names": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x)")),
+        ddp(head=SIDE.format("return self.side(self.body(x))")),
+    ),
+    "a layer that replaces one of another module": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x)")),
+        ddp(head=SIDE.format("return self.body(x)").replace("self.side", "self.body.side")),
+    ),
+    "a layer whose result is dropped": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("more = self.side(x)\n        return self.body(x)")),
+        ddp(head=SIDE.format("more = self.side(x)\n        return self.body(x) + more")),
+    ),
+    "a result that the loop ignores": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x), self.side(x)"), step=IGNORES),
+        ddp(
+            head=SIDE.format("return self.body(x), self.side(x)"),
+            step=IGNORES.replace("_", "more").replace("out.sum()", "(out + more).sum()"),
+        ),
+    ),
+    "a layer that is frozen": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x)")),
+        ddp(
+            head=SIDE.format("return self.body(x)"),
+            set_up=SET_UP.replace("DDP(Net()", "DDP(Net().requires_grad_(False)"),
+        ),
+    ),
+    "a layer that DDP may leave out": (
+        "ddp-unused-parameters",
+        ddp(head=SIDE.format("return self.body(x)")),
+        ddp(
+            head=SIDE.format("return self.body(x)"),
+            set_up=SET_UP.replace("(local_rank))", "(local_rank), find_unused_parameters=True)"),
+        ),
+    ),
+    "a meter that keeps the graph": (
+        "autograd-graph-retained",
+        ddp(head=METER.format("value"), before="meter = Meter()", step=METERED),
+        ddp(head=METER.format("value.item()"), before="meter = Meter()", step=METERED),
+    ),
+    "a layer that some steps skip": (
+        "ddp-unused-parameters",
+        ddp(head=FLAGGED, step=STEP.replace("(batch)", "(batch, with_side=epoch > 3)")),
+        ddp(head=FLAGGED, step=STEP.replace("(batch)", "(batch, with_side=True)")),
+    ),
+    "an adapter in a flat parameter": (
+        "fsdp-mixed-params-flatten",
+        ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=policy")),
+        ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=policy, use_orig_params=True")),
+    ),
+    "an adapter that is wrapped by itself": (
+        "fsdp-mixed-params-flatten",
+        ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=policy")),
+        ddp(
+            head=PEFT,
+            set_up=ADAPTED.format("auto_wrap_policy=fsdp_auto_wrap_policy(model)"),
+        ),
+    ),
+    "logits of all tokens": (
+        "cuda-oom-eval-logits",
+        OF_LANGUAGE.format(""),
+        OF_LANGUAGE.format(", preprocess_logits_for_metrics=tokens"),
+    ),
+    "re-entrant checkpoints with an adapter": (
+        "activation-checkpoint-reentrant",
+        ADJUSTED.format("{'use_reentrant': True}"),
+        ADJUSTED.format("{'use_reentrant': True}, ddp_find_unused_parameters=False"),
+    ),
+    "accelerate divides as well": (
+        "grad-accum-loss-scaling",
+        ACCELERATE.replace("accelerator.backward(loss)", DIVIDED),
+        ACCELERATE.replace("accelerator.backward(loss)", "accelerator.backward(loss / scale)"),
+    ),
+    "deepspeed divides as well": (
+        "grad-accum-loss-scaling",
+        ddp(head="import deepspeed", step="engine.backward(loss / accum_steps)\nengine.step()"),
+        ddp(head="import deepspeed", step="engine.backward(loss)\nengine.step()"),
+    ),
+    "accumulated by hand": (
+        "gradient-sync-every-microstep",
+        BY_HAND,
+        ACCELERATE,
+    ),
+    "accumulated by hand, held back": (
+        "gradient-sync-every-microstep",
+        BY_HAND,
+        BY_HAND.replace("torch.autocast('cuda')", "accelerator.no_sync(model)"),
+    ),
+    "a schedule of one rank's batches": (
+        "accelerate-scheduler-steps-n-times",
+        SCHEDULED.format("len(loader) * args.epochs"),
+        SCHEDULED.format("len(loader) * accelerator.num_processes * args.epochs"),
+    ),
+    "weights that nothing sends": (
+        "fsdp-ram-efficient-random-weights",
+        ddp(head=FSDP + FILLED, set_up=SHARDED.format("load(rank), param_init_fn=empty")),
+        ddp(
+            head=FSDP + FILLED,
+            set_up=SHARDED.format("load(rank), param_init_fn=empty, sync_module_states=True"),
+        ),
+    ),
+    "every rank loads a large model": (
+        "every-rank-loads-full-model",
+        ddp(head=FSDP + WHOLE.format(33), set_up=SHARDED.format("model")),
+        ddp(head=FSDP + WHOLE.format(1.5), set_up=SHARDED.format("model")),
+    ),
+    "accumulated by an object": (
+        "gradient-sync-every-microstep",
+        ddp(head=ACCUMULATOR, before="step = Accumulator(model, 4)", step="step(batch)"),
+        ddp(
+            head=ACCUMULATOR.replace("        loss =", "        with self.model.no_sync(): loss ="),
+            before="step = Accumulator(model, 4)",
+            step="step(batch)",
+        ),
+    ),
+    "a shared block": (
+        "activation-checkpoint-reentrant",
+        ddp(head=SHARED.format("use_reentrant=True")),
+        ddp(head=SHARED.format("use_reentrant=False")),
+    ),
+    "the whole model as a unit": (
+        "fsdp-wrap-policy-wrong",
+        ddp(head=FSDP + POLICY.format("LlamaModel"), set_up=SHARDED.format("net, policy")),
+        ddp(head=FSDP + POLICY.format("LlamaDecoderLayer"), set_up=SHARDED.format("net, policy")),
+    ),
+    "re-entrant with the search for unused parameters": (
+        "activation-checkpoint-reentrant",
+        TRAINED.format("{'use_reentrant': True}"),
+        TRAINED.format("{'use_reentrant': False}"),
+    ),
+    "a schedule of one rank's batches, in two lines": (
+        "accelerate-scheduler-steps-n-times",
+        SCHEDULED.format("each * args.epochs").replace(
+            "    steps =", "    each = len(loader)\n    steps ="
+        ),
+        SCHEDULED.format("each * args.epochs").replace(
+            "    steps =", "    each = len(loader) * accelerator.num_processes\n    steps ="
+        ),
+    ),
+}

@@ -1,0 +1,228 @@
+"""Mistakes in what each rank does, and on which device."""
+
+from __future__ import annotations
+
+from tests.script.sources import ACCELERATE, HEAD, LIGHTNING, LOADER, SET_UP, STEP, ddp
+from tests.script.twins.parts import FSDP, ON_ONE, SHARDED
+
+EVALUATED = LOADER + (
+    "val_loader = DataLoader(Images(), sampler=DistributedSampler(Images(), shuffle=False),"
+    " num_workers=4)\n"
+)
+MET = "for kind in {}:\n    totals[kind] = totals.get(kind, 0) + 1\n"
+REDUCED = "for kind, count in totals.items():\n    dist.all_reduce(torch.tensor(count))\n"
+BAD = "if not torch.isfinite(loss):\n    {}\nloss.backward()"
+EARLY = "NAME = torch.cuda.get_device_name()\n"
+LATE = 'def main(gpus):\n    os.environ["CUDA_VISIBLE_DEVICES"] = gpus\n'
+BY_DIVISION = (
+    "dist.init_process_group('nccl')\nrank = dist.get_rank()\n"
+    "local = rank {} torch.cuda.device_count()\ntorch.cuda.set_device(local)\n"
+    "model = DDP(Net().to(local))\ndata = Images()\n"
+)
+GATHERED = (
+    "rank = dist.get_rank()\n{}\n"
+    "    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, config):\n"
+    "        state = model.state_dict()"
+)
+SETS_UP = "\ndef init():\n    torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
+CHOOSES = "os.environ['CUDA_VISIBLE_DEVICES'] = '2,3'"
+VALIDATES = """
+class Checked(Module):
+    def validation_step(self, batch, index):
+        loss = self(batch)
+        self.log("val_loss", loss{})
+
+"""
+WORLD = """
+class World:
+    def __init__(self):
+        self.n = dist.get_rank()
+
+    @property
+    def first(self):
+        return self.n == 0
+
+    @property
+    def boss(self):
+        return self.rank == 0
+
+    @property
+    def ready(self):
+        return self.step > 0
+
+world = World()
+"""
+SAVED = "if {}:\n    torch.save(model.state_dict(), 'model.pt')"
+RESUMED = "state = torch.load(path, map_location='{}')\nmodel.load_state_dict(state)"
+SPAWNED = f"""{HEAD}
+import torch.multiprocessing as mp
+
+def work(rank):
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", rank=rank, world_size={{1}})
+    dist.destroy_process_group()
+
+if __name__ == "__main__":
+    mp.spawn(work, nprocs={{0}})
+"""
+PREPARED = """
+def packed(path):
+    if not os.path.isdir(path):
+        load_dataset("json")["train"].map(tokens).save_to_disk(path)
+    return path
+"""
+IN_TURN = "with accelerator.main_process_first():\n        packed(args.data)\n    for epoch"
+STOPPER = """
+def measured(model, loader):
+    return sum(model(batch).mean().item() for batch in loader)
+"""
+STOPS_ALONE = (
+    "value = measured(model, val_loader)\n{}early_stop.update(value)\n"
+    "if early_stop.should_stop:\n    break\n"
+)
+EARLY_LOAD = "state = torch.load('last.pt', map_location='cuda')\n"
+TWINS = {
+    "a dataset that every rank writes": (
+        "shared-filesystem-race",
+        PREPARED + ACCELERATE.replace("for epoch", "packed(args.data)\n    for epoch", 1),
+        PREPARED + ACCELERATE.replace("for epoch", IN_TURN, 1),
+    ),
+    "an early end by one rank's loss": (
+        "rank-dependent-control-flow",
+        ddp(head=STOPPER, loader=EVALUATED, epoch=STOPS_ALONE.format("")),
+        ddp(head=STOPPER, loader=EVALUATED, epoch=STOPS_ALONE.format("dist.all_reduce(value)\n")),
+    ),
+    "an early end by a loss that all ranks measure alike": (
+        "rank-dependent-control-flow",
+        ddp(head=STOPPER, loader=EVALUATED, epoch=STOPS_ALONE.format("")),
+        ddp(
+            head=STOPPER,
+            loader=LOADER + "val_loader = DataLoader(Images(), num_workers=4)\n",
+            epoch=STOPS_ALONE.format(""),
+        ),
+    ),
+    "a checkpoint on the current GPU": (
+        "gpu0-extra-memory",
+        ddp(set_up=EARLY_LOAD + SET_UP + "model.load_state_dict(state)\n"),
+        ddp(set_up=SET_UP + EARLY_LOAD + "model.load_state_dict(state)\n"),
+    ),
+    "GPUs chosen under a test that uses CUDA": (
+        "cuda-visible-devices-set-too-late",
+        f"{HEAD}if torch.cuda.is_available():\n    {CHOOSES}\n",
+        f"{HEAD}if not torch.cuda.is_available():\n    {CHOOSES.replace('2,3', '')}\n",
+    ),
+    "an import that uses CUDA": (
+        "cuda-visible-devices-set-too-late",
+        f"{HEAD}import bitsandbytes\n{CHOOSES}\n",
+        f"{HEAD}{CHOOSES}\nimport bitsandbytes\n",
+    ),
+    "metrics by the data that a rank has met": (
+        "rank-dependent-control-flow",
+        ddp(before="totals = {}", step=STEP + MET.format('batch["kind"]'), epoch=REDUCED),
+        ddp(before="totals = {}", step=STEP + MET.format("KINDS"), epoch=REDUCED),
+    ),
+    "metrics whose names are agreed on": (
+        "rank-dependent-control-flow",
+        ddp(before="totals = {}", step=STEP + MET.format('batch["kind"]'), epoch=REDUCED),
+        ddp(
+            before="totals = {}",
+            step=STEP + MET.format('batch["kind"]'),
+            epoch="names = [None] * 8\ndist.all_gather_object(names, sorted(totals))\n"
+            + REDUCED.replace("totals.items()", "united(names, totals)"),
+        ),
+    ),
+    "a step that one rank leaves": (
+        "rank-dependent-control-flow",
+        ddp(step=STEP.replace("loss.backward()", BAD.format("continue"))),
+        ddp(
+            step=STEP.replace("loss.backward()", "dist.all_reduce(loss)\n" + BAD.format("continue"))
+        ),
+    ),
+    "a script that ends": (
+        "rank-dependent-control-flow",
+        ddp(step=STEP.replace("loss.backward()", BAD.format("continue"))),
+        ddp(step=STEP.replace("loss.backward()", BAD.format("raise ValueError(loss)"))),
+    ),
+    "an evaluation of a part": (
+        "per-rank-metrics-or-logging",
+        ddp(loader=EVALUATED),
+        ddp(loader=EVALUATED, epoch="dist.all_reduce(counts)"),
+    ),
+    "an evaluation of a part, by a library": (
+        "per-rank-metrics-or-logging",
+        ddp(loader=EVALUATED),
+        ddp(head="import torchmetrics", loader=EVALUATED),
+    ),
+    "one GPU for all": (
+        "wrong-device-binding",
+        ddp(set_up=ON_ONE),
+        ddp(set_up=f'os.environ["CUDA_VISIBLE_DEVICES"] = os.environ["LOCAL_RANK"]\n{ON_ONE}'),
+    ),
+    "the number of the host as a GPU": (
+        "wrong-device-binding",
+        ddp(set_up=BY_DIVISION.format("//")),
+        ddp(set_up=BY_DIVISION.format("%")),
+    ),
+    "all ranks delete a folder": (
+        "shared-filesystem-race",
+        ddp(before="shutil.rmtree(cache)", head="import shutil"),
+        ddp(before="if dist.get_rank() == 0:\n    shutil.rmtree(cache)", head="import shutil"),
+    ),
+    "all ranks delete what may be gone": (
+        "shared-filesystem-race",
+        ddp(before="shutil.rmtree(cache)", head="import shutil"),
+        ddp(before="shutil.rmtree(cache, ignore_errors=True)", head="import shutil"),
+    ),
+    "a mean that Lightning does not reduce": (
+        "per-rank-metrics-or-logging",
+        LIGHTNING.replace("trainer =", VALIDATES.format("") + "trainer =", 1),
+        LIGHTNING.replace("trainer =", VALIDATES.format(", sync_dist=True") + "trainer =", 1),
+    ),
+    "a metric that Lightning reduces": (
+        "per-rank-metrics-or-logging",
+        LIGHTNING.replace("trainer =", VALIDATES.format("") + "trainer =", 1),
+        LIGHTNING.replace(
+            "trainer =", VALIDATES.format("").replace("loss)", "self.accuracy)") + "trainer =", 1
+        ),
+    ),
+    "a file that one rank writes, by a property": (
+        "shared-filesystem-race",
+        ddp(head=WORLD, epoch=SAVED.format("world.ready")),
+        ddp(head=WORLD, epoch=SAVED.format("world.boss")),
+    ),
+    "a file that one rank writes, by a property of another name": (
+        "shared-filesystem-race",
+        ddp(head=WORLD, epoch=SAVED.format("world.ready")),
+        ddp(head=WORLD, epoch=SAVED.format("world.first")),
+    ),
+    "a file that one rank writes, by another name": (
+        "shared-filesystem-race",
+        ddp(set_up=f"{SET_UP}me = int(sys.argv[1])\n", epoch=SAVED.format("me == 0")),
+        ddp(set_up=f"{SET_UP}me = dist.get_rank()\n", epoch=SAVED.format("me == 0")),
+    ),
+    "a checkpoint onto the first GPU": (
+        "gpu0-extra-memory",
+        ddp(before=RESUMED.format("cuda:0")),
+        ddp(before=RESUMED.format("cpu")),
+    ),
+    "fewer processes than the group waits for": (
+        "world-size-mismatch",
+        SPAWNED.format(4, 8),
+        SPAWNED.format(4, 4),
+    ),
+    "a gather of FSDP on one rank": (
+        "rank0-only-collective",
+        ddp(head=FSDP, set_up=SHARDED.format("net"), epoch=GATHERED.format("if rank == 0:")),
+        ddp(head=FSDP, set_up=SHARDED.format("net"), epoch=GATHERED.format("if True:")),
+    ),
+    "chosen after a function that uses CUDA": (
+        "cuda-visible-devices-set-too-late",
+        f"{HEAD}{SETS_UP}\ndef main():\n    init()\n    {CHOOSES}\n\nmain()\n",
+        f"{HEAD}{SETS_UP}\ndef main():\n    {CHOOSES}\n    init()\n\nmain()\n",
+    ),
+    "chosen after the import": (
+        "cuda-visible-devices-set-too-late",
+        f"{HEAD}{EARLY}{LATE}\nmain('1')\n",
+        f"{HEAD}{LATE}    {EARLY}\nmain('1')\n",
+    ),
+}
