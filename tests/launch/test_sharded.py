@@ -38,38 +38,38 @@ ENGINE = """
     engine, optimizer, _, _ = deepspeed.initialize(model=model, config="ds.json")
     {test}engine.save_checkpoint("out")
 """
-SHARDS = {"fsdp_yaml": FSDP}
-WHOLE = {"fsdp_yaml": TWO_GPUS}
 ACCELERATE = "accelerate launch --config_file fsdp.yaml train.py"
 
 
 @pytest.mark.parametrize(
-    ("before", "inside", "files", "wrong"),
+    ("before", "inside", "config", "wrong"),
     [
-        ("pass  # ", "state = self.acc.get_state_dict(model)\n                ", SHARDS, True),
-        ("", "", SHARDS, False),
-        ("pass  # ", "state = self.acc.get_state_dict(model)\n                ", WHOLE, False),
+        ("pass  # ", "state = self.acc.get_state_dict(model)\n                ", FSDP, True),
+        ("", "", FSDP, False),
+        ("pass  # ", "state = self.acc.get_state_dict(model)\n                ", TWO_GPUS, False),
     ],
 )
 def test_the_state_of_a_sharded_model(
-    tmp_path: Path, before: str, inside: str, files: dict[str, str], wrong: bool
+    tmp_path: Path, before: str, inside: str, config: str, wrong: bool
 ) -> None:
     source = STATE.format(before=before, inside=inside)
-    assert ("rank0-only-collective" in causes(tmp_path, ACCELERATE, source, **files)) is wrong
+    assert (
+        "rank0-only-collective" in causes(tmp_path, ACCELERATE, source, fsdp_yaml=config)
+    ) is wrong
 
 
 @pytest.mark.parametrize(
-    ("test", "files", "wrong"),
+    ("test", "config", "wrong"),
     [
-        ("if accelerator.is_main_process:\n        ", SHARDS, True),
-        ("", SHARDS, False),
-        ("if accelerator.is_main_process:\n        ", WHOLE, False),
+        ("if accelerator.is_main_process:\n        ", FSDP, True),
+        ("", FSDP, False),
+        ("if accelerator.is_main_process:\n        ", TWO_GPUS, False),
     ],
 )
 def test_a_sharded_model_that_generates(
-    tmp_path: Path, test: str, files: dict[str, str], wrong: bool
+    tmp_path: Path, test: str, config: str, wrong: bool
 ) -> None:
-    found = causes(tmp_path, ACCELERATE, GENERATES.format(test=test), **files)
+    found = causes(tmp_path, ACCELERATE, GENERATES.format(test=test), fsdp_yaml=config)
     assert ("sharded-forward-not-synced" in found) is wrong
 
 
