@@ -14,8 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.versions import version
+from ddoctor.evidence.known_software import within
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
+from ddoctor.evidence.software import Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 LOADS, SENDS = "fsdp.cpu_ram_efficient_loading", "fsdp.sync_module_states"
@@ -42,6 +45,38 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
                 Fix(
                     summary="send the weights of rank 0 to all ranks",
                     paste="fsdp_sync_module_states: true",
+                    language="text",
+                ),
+            ),
+        )
+
+
+def of_a_version(launch: Launch, software: Software | None) -> Iterator[Finding]:
+    """Placeholders of transformers 5.4 and 5.5 hold whatever was in memory, such as NaN."""
+    installed, loads = version("transformers", launch, software), launch.get(LOADS)
+    fsdp = launch.get("fsdp.version")
+    if installed is None or loads is None or not loads.on or fsdp is None or fsdp.value != "2":
+        return
+    if within(installed.value, ">=5.4,<5.6"):
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"only rank 0 loads the weights ({loads.at}), and transformers "
+            f"{installed.value} ({installed.at}) leaves the others' placeholders uninitialised: "
+            "NaN may stay in them",
+            evidence=(
+                Observation(
+                    name="transformers",
+                    value=installed.value,
+                    expected=">=5.6",
+                    source="https://github.com/huggingface/transformers/pull/45050",
+                ),
+            ),
+            fixes=(
+                Fix(summary="use a fixed release", paste="pip install 'transformers>=5.6'"),
+                Fix(
+                    summary="or let every rank load the weights",
+                    paste="fsdp_cpu_ram_efficient_loading: false",
                     language="text",
                 ),
             ),

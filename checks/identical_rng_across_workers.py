@@ -26,8 +26,12 @@ from ddoctor.analysis.script_source import (
     with_keywords,
     worker_count,
 )
+from ddoctor.analysis.versions import version
+from ddoctor.evidence.known_software import within
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.script import Script
+from ddoctor.evidence.software import Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 SEEDED = {
@@ -120,6 +124,33 @@ def by_a_constant(script: Script, loading: Loading | None) -> Iterator[Finding]:
                         ),
                         caution="torch.initial_seed() differs between ranks only if their "
                         "torch.manual_seed does",
+                    ),
+                ),
+            )
+            return
+
+
+def of_an_old_torch(script: Script, launch: Launch, software: Software | None) -> Iterator[Finding]:
+    """Before 1.9, torch gave all workers of an epoch the same state of numpy.random."""
+    installed = version("torch", launch, software)
+    if installed is None or not within(installed.value, "<1.9"):
+        return
+    for loader in script.of(LOADER):
+        made, count = loader.origin("dataset", 0), worker_count(loader) or 0
+        draws = [one for one in script.datasets if one.random and made == (one.name,)]
+        if draws and count > 1 and "worker_init_fn" not in loader.keywords:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.POSSIBLE,
+                because=f"torch {installed.value} ({installed.at}) seeds numpy.random alike in the "
+                f"{count} workers of {shown(loader.at)}, and {shown(draws[0].at)} draws random "
+                "numbers; correct if it draws by torch or random alone",
+                fixes=(
+                    Fix.python(
+                        summary="seed numpy in each worker",
+                        paste="def seed_worker(worker):\n"
+                        "    numpy.random.seed(torch.initial_seed() % 2**32)\n\n"
+                        + with_keywords(loader, worker_init_fn="seed_worker"),
                     ),
                 ),
             )

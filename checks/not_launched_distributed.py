@@ -20,9 +20,12 @@ from collections.abc import Iterator
 from ddoctor.analysis import log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import WRAPPERS, shown
+from ddoctor.analysis.versions import version
+from ddoctor.evidence.known_software import within
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
+from ddoctor.evidence.software import Software
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -90,6 +93,29 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
                 Fix(
                     summary="say that it is distributed",
                     paste="distributed_type: MULTI_GPU  # or accelerate launch --multi_gpu …",
+                ),
+            ),
+        )
+
+
+def of_an_old_accelerate(launch: Launch, software: Software | None) -> Iterator[Finding]:
+    """Before 0.20, accelerate started one process, whatever --num_processes said."""
+    installed, ranks = version("accelerate", launch, software), launch.get("ranks")
+    chosen = launch.get("strategy", "multi-gpu", "accelerate.use_fsdp", "accelerate.use_deepspeed")
+    if installed is None or launch.launcher != "accelerate" or chosen is not None:
+        return
+    if within(installed.value, "<0.20") and ranks is not None and (ranks.number or 1) > 1:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"accelerate {installed.value} ({installed.at}) starts one process unless "
+            f"--multi_gpu is given, and {ranks.value} are asked for ({ranks.at})",
+            # accelerate/commands/launch.py of 0.19 and 0.20, _validate_launch_command.
+            evidence=(Observation(name="accelerate", value=installed.value, expected=">=0.20"),),
+            fixes=(
+                Fix(
+                    summary="say that it is distributed, or use a newer accelerate",
+                    paste=f"accelerate launch --multi_gpu --num_processes {ranks.value} …",
                 ),
             ),
         )

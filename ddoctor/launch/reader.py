@@ -20,6 +20,7 @@ from ddoctor.launch import (
     files,
     kubernetes,
     line_beginning,
+    pins,
     script_settings,
     shell,
 )
@@ -405,6 +406,7 @@ def _built(
     # Of a script's arguments, <cat-toy> may be a value.
     placeholders = [word for word in command.words[:at] if PLACEHOLDER.search(word.text)]
     found.settings += [word.setting("placeholder", word.text) for word in placeholders]
+    found.settings += pins.read(found.folder)
     if launcher == "python":
         found.settings += _ranks_of_python(found.settings, around)
     first = command.words[0]
