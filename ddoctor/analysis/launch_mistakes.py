@@ -31,6 +31,7 @@ OWN_NUMBER = {
     "torchrun": "torchrun --node-rank=$SLURM_NODEID",
     "accelerate": "accelerate launch --machine_rank $SLURM_NODEID",
 }
+OF_LEROBOT = re.compile(r"lerobot[-_]train|lerobot\.scripts")
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 BY_NUMBER = ("srun",)
 """Starters that run one and the same command on every host."""
@@ -79,6 +80,7 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _accumulation(plan)
     yield from _trainer_and_deepspeed(launch)
     yield from _deepspeed(plan)
+    yield from _resumed(plan)
 
 
 def _unread(launch: Launch) -> Iterator[Mistake]:
@@ -399,4 +401,25 @@ def _deepspeed(plan: LaunchPlan) -> Iterator[Mistake]:
             ),
             # The other stages ignore it.
             severity=Severity.NOTE,
+        )
+
+
+def _resumed(plan: LaunchPlan) -> Iterator[Mistake]:
+    """LeRobot's checkpoints of an FSDP run have no state of the optimizer.
+
+    Source: LeRobot's guide for several GPUs, FSDP.
+    """
+    resume = plan.launch.get("arg.resume")
+    name = plan.launch.script.rpartition("/")[2]
+    if resume is not None and resume.on and OF_LEROBOT.search(name) and "FSDP" in plan.strategy:
+        yield Mistake(
+            because=f"--resume ({resume.at}) is asked for, but LeRobot's checkpoints of an "
+            f"{plan.strategy} run hold no state of the optimizer",
+            at=resume,
+            fix=Fix(
+                summary="begin a new run from the saved weights",
+                paste="--policy.path=outputs/train/…/checkpoints/last/pretrained_model",
+            ),
+            confidence=Confidence.LIKELY,
+            severity=Severity.WARNING,
         )

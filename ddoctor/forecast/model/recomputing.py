@@ -54,8 +54,11 @@ def recompute(model: nn.Module, which: Checkpointing) -> None:
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
     is_known = getattr(model, "supports_gradient_checkpointing", False)
     if is_known:
-        # transformers: recomputation would fill a cache of keys and values a second time.
-        model.config.use_cache = False  # type: ignore[union-attr]
+        # transformers: recomputation would fill a cache of keys and values a second time. A decoder
+        # has a config of its own.
+        for one in model.modules():
+            if hasattr(getattr(one, "config", None), "use_cache"):
+                one.config.use_cache = False  # type: ignore[union-attr]
     if is_known and not policy.isdecimal():
         enable: Any = getattr(model, "activation_checkpointing_enable", None)
         if enable is None:  # before 5.0
