@@ -163,6 +163,49 @@ def without_workers(
             return
 
 
+def without_workers_in_lerobot(launch: Launch) -> Iterator[Finding]:
+    """LeRobot decodes its videos in the DataLoader."""
+    told = launch.get("arg.num_workers")
+    if told is None or told.number != 0 or "lerobot" not in launch.script:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"num_workers is 0 ({told.at}): each rank decodes its videos in the training "
+        "process, between two steps",
+        evidence=(Observation(name="workers", value=0, source=told.at),),
+        fixes=(
+            Fix(
+                summary="decode in workers: CPUs of the host / its ranks",
+                paste="--num_workers=8",
+            ),
+        ),
+    )
+
+
+def in_a_trainer(launch: Launch, script: Script) -> Iterator[Finding]:
+    """A transform that runs for each item, and the Trainer's default of no workers."""
+    told = launch.get("arg.dataloader_num_workers")
+    trains = any(one.framework == "Trainer" for one in script.imports)
+    for one in script.of(".set_transform", ".with_transform"):
+        if trains and told is not None and told.number == 0:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.POSSIBLE,
+                because=f"{shown(one.at)} transforms each item when it is read, and "
+                f"dataloader_num_workers is 0 ({told.at}): the training process does it, between "
+                "two steps",
+                evidence=(Observation(name="workers", value=0, source=told.at),),
+                fixes=(
+                    Fix.python(
+                        summary="transform in workers",
+                        paste="TrainingArguments(..., dataloader_num_workers=8)",
+                    ),
+                ),
+            )
+            return
+
+
 def _workers(loader: SourceCall, launch: Launch | None) -> int | None:
     """The number that the source shows, or that the script is started with; None: unknown."""
     given = loader.argument("num_workers", 5) or ""

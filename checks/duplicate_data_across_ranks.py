@@ -304,9 +304,17 @@ def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[
     )
 
 
+# Such as `Subset(data, range(rank, len(data), world))`.
+OF_A_RANK = re.compile(r"\brank|world_size|replica", re.IGNORECASE)
+
+
 def _shares(loader: SourceCall) -> bool:
     """Whether a DataLoader may share its samples out."""
+    if loader.keywords.get("shuffle") == "True":
+        # torch refuses a sampler next to it.
+        return OF_A_RANK.search(loader.argument("dataset", 0) or "") is not None
     more = loader.values.get("**", "sampler") if "**" in loader.keywords else ""
+    more += " sampler" * (OF_A_RANK.search(loader.argument("dataset", 0) or "") is not None)
     named = {"sampler", "batch_sampler"} & {*loader.keywords}
     return bool(named) or "sampler" in more or len(loader.arguments) > BEFORE_SAMPLER
 

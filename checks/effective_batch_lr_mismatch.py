@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import DECAY, EVALUATE, SAVE, WARM_UP, LaunchPlan
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 COUNTED = (*WARM_UP[:1], *DECAY, *SAVE, *EVALUATE)
@@ -92,6 +94,29 @@ def for_other_ranks(plan: LaunchPlan) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def without_the_ranks(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The script scales by its batch size, in which the number of ranks is missing."""
+    ranks = plan.ranks
+    if ranks is None or ranks < 2:
+        return
+    for one in script.own_rates:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{shown(one)} counts the samples of one rank, and {ranks} ranks train: the "
+            f"effective batch is {ranks} times as large as the line assumes",
+            evidence=(Observation(name="ranks", value=ranks, source="the launch"),),
+            fixes=(
+                Fix.python(
+                    summary="count the samples of all ranks",
+                    paste="world = torch.distributed.get_world_size()\n"
+                    f"# and the batch size times world in: {one.text}",
+                ),
+            ),
+        )
+        return
 
 
 def _counted(plan: LaunchPlan, ranks: int) -> Iterator[str]:

@@ -13,6 +13,7 @@ the parameters.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
@@ -46,6 +47,39 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                     Fix.python(
                         summary="shard the model first",
                         paste=f"{wrap.at.text}\n{before[0].at.text}",
+                    ),
+                ),
+            )
+            return
+
+
+def in_a_helper(script: Script) -> Iterator[Finding]:
+    """A function of the script shards the model, and the optimizer was made before its call."""
+    inner = {one.at.function for one in script.of(FSDP2)}
+    for call in script.sharding_calls:
+        made = [
+            one
+            for one in script.calls
+            if _is_optimizer(one)
+            and (one.at.file, one.at.function) == (call.at.file, call.at.function)
+        ]
+        before = [
+            one
+            for one in made
+            if one.at.line < call.at.line and re.search(rf"\b{call.model}\b", one.at.text)
+        ]
+        if inner and before and len(made) == len(before):
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(before[0].at)} takes the parameters of {call.model}, and "
+                    f"{shown(call.at)} replaces them afterwards: the optimizer updates the old ones"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="shard the model first",
+                        paste=f"{call.at.text}\n{before[0].at.text}",
                     ),
                 ),
             )

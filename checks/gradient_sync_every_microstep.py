@@ -88,7 +88,10 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
         return  # what was measured during the training is better evidence
     wrapped = script.of("torch.nn.parallel.DistributedDataParallel")
     by_accelerate = script.of("accelerate.Accelerator")
-    alone = len(wrapped) == 1 and is_plain(script)
+    by_fabric = script.of(".setup")
+    # Fabric wraps the model in its setup.
+    fabric = len(by_fabric) == 1 and not wrapped and is_plain(script, "Lightning")
+    alone = (len(wrapped) == 1 and is_plain(script)) or fabric
     prepared = len(by_accelerate) == 1 and not (wrapped or script.of(".accumulate"))
     if not (alone or prepared) or script.holds_back:
         return
@@ -110,7 +113,8 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
             because=(
                 f"{shown(step.at)} runs {when}, but {shown(back.at)} runs in every "
                 f"micro-step, and no line calls {'no_sync' if alone else 'accumulate or no_sync'}: "
-                f"DDP ({shown((wrapped or by_accelerate)[0].at)}) reduces the gradients each time"
+                f"DDP ({shown((wrapped or by_fabric or by_accelerate)[0].at)}) reduces the "
+                "gradients each time"
             ),
             fixes=(
                 Fix.python(

@@ -136,7 +136,11 @@ def of_a_part(script: Script) -> Iterator[Finding]:
         shared = "sampler" in one.keywords or (by_accelerate and bool(variables & prepared))
         given = {name for call in script.of(".setup_dataloaders") for name in call.arguments}
         shared = shared or bool(given & {*variables, written(one)})
-        if evaluates(one) and shared and one.on_all_ranks:
+        # One function may make both loaders, and another one evaluates.
+        evaluated = evaluates(one) or (
+            "sampler" in one.keywords and not by_accelerate and _evaluates_in_a_function(script)
+        )
+        if evaluated and shared and one.on_all_ranks:
             adds = "gather_for_metrics" if by_accelerate else "all_reduce"
             yield Finding(
                 severity=Severity.WARNING,
@@ -148,6 +152,12 @@ def of_a_part(script: Script) -> Iterator[Finding]:
                 fixes=(_GATHERED if by_accelerate else _BY_FABRIC if by_fabric else _REDUCED,),
             )
             return
+
+
+def _evaluates_in_a_function(script: Script) -> bool:
+    """Whether a function runs a loop without gradients, and all loaders share their samples out."""
+    loops = any({"no-grad", "loop"} <= {*one.within} for one in script.calls)
+    return loops and all("sampler" in one.keywords for one in script.of(LOADER))
 
 
 _BY_FABRIC = Fix.python(

@@ -122,6 +122,21 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
                 f"accelerate launch --num_machines {machines} --num_processes "
                 f"{machines * max(processes, 1)} …  # machines × GPUs of each",
             )
+        granted = plan.gpus_per_host
+        share = (processes or 0) // machines
+        # The number of one machine, where that of all is asked for.
+        if (
+            granted is not None
+            and processes is not None
+            and granted.number == processes > share > 0
+        ):
+            yield _in_a_launch(
+                f"num_processes is {processes} ({ranks.at}), the total over all {machines} "
+                f"machines: {share} on each, and each has {granted.value} GPUs ({granted.at})",
+                ranks,
+                f"accelerate launch --num_machines {machines} --num_processes "
+                f"{machines * (processes or 0)} …  # machines × GPUs of each",
+            )
     degrees = prod(one.number or 1 for one in plan.degrees.values())
     # A single process may start its ranks itself.
     if plan.ranks is not None and plan.ranks > 1 and plan.ranks % degrees:

@@ -176,6 +176,14 @@ class SourceKeys(Part, frozen=True, kw_only=True):
     """Where a key is added."""
 
 
+class SourceSharding(Part, frozen=True, kw_only=True):
+    """A call of a function of the script that shards the model that it gets."""
+
+    at: SourceLine
+    model: str
+    """The variable."""
+
+
 class SourceNoise(Part, frozen=True, kw_only=True):
     """What draws random numbers in each step, alike on all ranks."""
 
@@ -209,6 +217,11 @@ class Script(Section, frozen=True, kw_only=True):
     datasets: tuple[SourceDataset, ...] = ()
     constant_seeds: tuple[SourceSeed, ...] = ()
     over_own_keys: tuple[SourceKeys, ...] = ()
+    sharding_calls: tuple[SourceSharding, ...] = ()
+    own_rates: tuple[SourceLine, ...] = ()
+    """Where a learning rate, or the steps of accumulation, follow from a batch without ranks."""
+    still_epochs: tuple[SourceLine, ...] = ()
+    """Calls of ``set_epoch`` in a loop, with an attribute that nothing in the script advances."""
     own_stops: tuple[SourceLine, ...] = ()
     """Where a rank leaves the loop over epochs by what it alone has measured."""
     same_noise: tuple[SourceNoise, ...] = ()

@@ -81,6 +81,11 @@ def _command(container: Any, pod: Any, document: Any, name: str) -> Command:
     variables += _of_operator(of_job)
     image = setting("elsewhere", get(container, "image") or container, name)
     settings = [*_of_container(container, pod, name), *of_job, image]
+    if not any(one.name == "shm" for one in settings) and container is get(
+        get(document, "spec"), "trainer"
+    ):
+        # Its volumes are among what the job overrides.
+        settings += [setting("shm", one, name) for one in _mounts(document) if _is_shm(one)]
     return Command(words=tuple(words), variables=tuple(variables), settings=tuple(settings))
 
 
@@ -112,10 +117,21 @@ def _of_container(container: Any, pod: Any, name: str) -> Iterator[Setting]:
             yield setting(named, value, name)
     volumes = {text(get(row, "name")): row for row in rows(get(pod, "volumes"))}
     for row in rows(get(container, "volumeMounts")):
-        if text(get(row, "mountPath")).rstrip("/") == "/dev/shm":
+        if _is_shm(row):
             empty = get(volumes.get(text(get(row, "name"))), "emptyDir")
             limit = get(empty, "sizeLimit")
             yield setting("shm", limit if limit is not None else row, name)
+
+
+def _mounts(node: Any) -> Iterator[Any]:
+    for _, value in items(node):
+        yield from _mounts(value)
+    for one in rows(node):
+        yield from ([one] if get(one, "mountPath") is not None else _mounts(one))
+
+
+def _is_shm(mount: Any) -> bool:
+    return text(get(mount, "mountPath")).rstrip("/") == "/dev/shm"
 
 
 def _of_job(document: Any, name: str) -> Iterator[Setting]:

@@ -21,6 +21,7 @@ from ddoctor.launch import (
     kubernetes,
     line_beginning,
     pins,
+    recipes,
     script_settings,
     shell,
 )
@@ -108,6 +109,10 @@ def read(command: Sequence[str], folder: Path) -> Launch:
         inner = kubernetes.commands(folder / manifest, manifest)
     if inner:
         launches = [_launch(one, found, ()) for one in inner]
+    elif (recipe := recipes.read(command, folder)) is not None:
+        found.files.append(recipe.name)
+        around = Command(words=(), variables=recipe.variables, settings=recipe.settings)
+        launches = [_of_script(recipe.name, recipe.text, (), around, found, ())]
     else:
         launches = [_launch(typed(command), found, ())]
     known = [one for one in launches if one is not None]

@@ -60,7 +60,8 @@ METHODS = frozenset(
         *("backward", "step", "item", "set_epoch", "no_sync", "accumulate", "load_state_dict"),
         *("gradient_checkpointing_enable", "cuda", "to", "DistributedSampler"),
         *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
-        *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders"),
+        *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders", "setup"),
+        *("set_transform", "with_transform"),
         *OF_ACCELERATE,
     }
 )
@@ -92,8 +93,14 @@ def is_collective(call: Call) -> bool:
         return is_accelerator(call)
     if call.name == f"{FSDP}.state_dict_type":
         return any("FULL_STATE_DICT" in source(one) for one in call.node.args)
-    full = any("full_state_dict=True" in source(word.value) for word in call.node.keywords)
+    full = any("full_state_dict=True" in _shown(word.value, call) for word in call.node.keywords)
     return (call.method in STATES and full) or is_sharded_model(call)
+
+
+def _shown(value: ast.expr, call: Call) -> str:
+    """The source of an argument, or of what the variable is assigned from."""
+    name = variable(value)
+    return " ".join(map(source, (value, *(call.scope.shown(name) if name else ()))))
 
 
 def uses_cuda(call: Call) -> bool:

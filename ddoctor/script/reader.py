@@ -20,8 +20,10 @@ from ddoctor.evidence.script import (
     SourceNoise,
     SourceSeed,
     SourceSetting,
+    SourceSharding,
     Within,
 )
+from ddoctor.script.batches import own_rates
 from ddoctor.script.calls import (
     USES_AT_IMPORT,
     is_collective,
@@ -45,6 +47,7 @@ from ddoctor.script.stopping import own_stops
 from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.values import origins
 
+FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 MOST_FACTS = 2000
 """Of each kind; a script of 5,000 lines has some hundred."""
 LONGEST = 300
@@ -135,6 +138,12 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             SourceKeys(at=at(call.node, call.scope), key=at(key, scope))
             for call, key, scope in over_own_keys(program)
         ),
+        sharding_calls=_first(
+            SourceSharding(at=at(call.node, call.scope), model=model)
+            for call, model in _sharding(program)
+        ),
+        own_rates=_first(at(one.node, one.scope) for one in own_rates(program)),
+        still_epochs=_first(at(one.node, one.scope) for one in _still_epochs(program)),
         own_stops=_first(at(one.node, one.scope) for one in own_stops(program)),
         same_noise=_first(
             SourceNoise(at=at(call.node, call.scope), seed=at(seed.node, seed.scope))
@@ -251,6 +260,8 @@ def _imports(walks: Sequence[Walk], at: At) -> Iterator[SourceImport]:
             for name in _names(node):
                 tops = [name, *(name.rpartition(".")[0], name.partition(".")[0])]
                 known = [FRAMEWORKS[one] for one in map(moved, tops) if one in FRAMEWORKS]
+                # Its functions know nothing of other ranks.
+                known = [] if name.startswith("torchmetrics.functional") else known
                 if name.startswith("transformers.") and name.endswith("Trainer"):
                     known.append("Trainer")
                 for framework in known:
@@ -414,6 +425,49 @@ def _first_cuda(statement: Statement, program: Program, at: At) -> SourceLine | 
         if found is not None:
             return at(found.node, found.scope)
     return None
+
+
+def _sharding(program: Program) -> Iterator[tuple[Call, str]]:
+    for call in program.calls:
+        scope = program.called(call)
+        given = call.node.args[0] if call.node.args else None
+        model = variable(given) if given is not None else ""
+        shards = scope is not None and any(one.name == FULLY_SHARD for one in scope.calls)
+        if shards and model and "." not in model:
+            yield call, model
+
+
+RESTORES = ("__init__", "load", "from_", "restore", "resume")
+"""Beginnings of the names of functions that set a state, and do not advance it."""
+
+
+def _still_epochs(program: Program) -> Iterator[Call]:
+    for call in program.calls:
+        given = call.node.args[0] if call.method == "set_epoch" and call.node.args else None
+        if isinstance(given, ast.Attribute) and call.loops:
+            sets = [
+                one
+                for one in program.statements
+                if any(
+                    isinstance(part, ast.Attribute) and part.attr == given.attr
+                    for target in _targets(one.node)
+                    for part in ast.walk(target)
+                )
+            ]
+            advances = any(
+                not one.scope.name.rpartition(".")[2].startswith(RESTORES)
+                or isinstance(one.node, ast.AugAssign)
+                for one in sets
+            )
+            if not advances and not any(one.method == "setattr" for one in program.calls):
+                yield call
+
+
+def _targets(node: ast.stmt) -> Sequence[ast.AST]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    target = getattr(node, "target", None)
+    return [target] if isinstance(target, ast.AST) else []
 
 
 def _setting(target: ast.expr, statement: Statement) -> str:

@@ -66,6 +66,15 @@ JOB_SET = """
                   volumeMounts: [{mountPath: /dev/shm, name: shm}]
                 volumes: [{name: shm, emptyDir: {medium: Memory}}]
 """
+OVERRIDES = """
+      podTemplateOverrides:
+      - targetJobs: [{name: node}]
+        spec:
+          volumes: [{name: memory, emptyDir: {medium: Memory}}]
+          containers:
+          - name: node
+            volumeMounts: [{name: memory, mountPath: PATH}]
+"""
 PLAIN = """
     import torch
     from accelerate import Accelerator
@@ -132,3 +141,10 @@ def test_the_pods_of_a_job_set(tmp_path: Path, hosts: str, wrong: bool) -> None:
     texts = {"job_yaml": JOB_SET.replace("HOSTS", hosts), "train_py": SCRIPT}
     found = causes(tmp_path, "kubectl create -f job.yaml", **texts)
     assert found == ["world-size-mismatch"] * wrong
+
+
+@pytest.mark.parametrize(("path", "wrong"), [("/data", True), ("/dev/shm", False)])
+def test_the_shared_memory_of_a_train_job(tmp_path: Path, path: str, wrong: bool) -> None:
+    job = TRAIN_JOB + OVERRIDES.replace("PATH", path)
+    found = causes(tmp_path, "kubectl apply -f job.yaml", job_yaml=job)
+    assert ("shm-too-small" in found) is wrong

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
+from ddoctor.errors import DoctorError
 from ddoctor.models import Severity
-from tests.launch.files import told
+from tests.launch.files import FSDP, SCRIPT, told
 from tests.launch.reviewed import causes
+from tests.launched import launched
 
 SLURM = """
     #!/bin/bash
@@ -113,3 +116,110 @@ def test_options_in_another_module(tmp_path: Path, default: str, wrong: bool) ->
     command = "accelerate launch --num_processes 2 --mixed_precision bf16 train.py"
     found = causes(tmp_path, command, OWN_OPTIONS, options_py=OPTIONS.format(default))
     assert ("mixed-precision-overridden" in found) is wrong
+
+
+MAKEFILE = """
+    GPUS ?= 8
+    PORT = 29507
+    .PHONY: train test
+    train: data
+    \tOMP_NUM_THREADS=4 torchrun --nproc_per_node=$(GPUS) --master_port=$(PORT) \\
+    \t  train.py --lr 1e-3
+    test:
+    \tpytest -q
+"""
+SKY = """
+    name: rows
+    num_nodes: {nodes}
+    resources:
+      accelerators: H100:8
+    envs:
+      NCCL_DEBUG: WARN
+    run: |
+      HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n1)
+      torchrun --nnodes={hosts} --nproc_per_node={ranks} \\
+        --node_rank=$SKYPILOT_NODE_RANK --master_addr=$HEAD --master_port=12375 \\
+        train.py --lr 1e-3
+"""
+MACHINES = """
+    compute_environment: LOCAL_MACHINE
+    distributed_type: MULTI_GPU
+    num_machines: 4
+    num_processes: {}
+    rdzv_backend: static
+"""
+BATCH = """
+    #!/bin/bash
+    #SBATCH --nodes=4
+    #SBATCH --ntasks-per-node=1
+    #SBATCH --gpus-per-node=8
+    srun bash -c 'accelerate launch --config_file four.yaml --machine_rank $SLURM_PROCID \\
+      --main_process_ip node1 --main_process_port 29500 train.py --lr 1e-3'
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "ranks"), [("make train", 8), ("make train GPUS=2", 2), ("make GPUS=4", 4)]
+)
+def test_a_makefile(tmp_path: Path, command: str, ranks: int) -> None:
+    (tmp_path / "Makefile").write_text(dedent(MAKEFILE).lstrip("\n"))
+    launch = launched(tmp_path, command, train_py=SCRIPT)
+    assert (launch.ranks, launch.script) == (ranks, "train.py")
+    assert (launch.file, launch.number("main-port")) == ("Makefile", 29507)
+    assert launch.line == 5
+
+
+@pytest.mark.parametrize("command", ["make test", "make", "make -f other.mk train"])
+def test_no_launch_in_a_makefile(tmp_path: Path, command: str) -> None:
+    (tmp_path / "Makefile").write_text("test:\n\tpytest -q\n")
+    with pytest.raises(DoctorError, match="no launch of a training was found"):
+        launched(tmp_path, command)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "ranks", "found"),
+    [
+        ("$SKYPILOT_NUM_NODES", "$SKYPILOT_NUM_GPUS_PER_NODE", []),
+        ("$SKYPILOT_NUM_NODES", "16", ["nproc-exceeds-visible-gpus"]),
+    ],
+)
+def test_a_task_of_skypilot(tmp_path: Path, hosts: str, ranks: str, found: list[str]) -> None:
+    task = SKY.format(nodes=2, hosts=hosts, ranks=ranks)
+    command = "sky launch -c rows --yes task.yaml"
+    assert [one.cause for one in told(tmp_path, command, task_yaml=task)] == found
+    assert launched(tmp_path, command).hosts == 2
+
+
+@pytest.mark.parametrize(("processes", "wrong"), [(8, True), (32, False), (16, False)])
+def test_processes_of_one_machine(tmp_path: Path, processes: int, wrong: bool) -> None:
+    (tmp_path / "four.sbatch").write_text(dedent(BATCH).lstrip("\n"))
+    found = told(tmp_path, "sbatch four.sbatch", four_yaml=MACHINES.format(processes))
+    assert ("world-size-mismatch" in {one.cause for one in found}) is wrong
+
+
+@pytest.mark.parametrize(
+    ("more", "cause", "wrong"),
+    [
+        ("--num_workers=0", "dataloader-bottleneck", True),
+        ("--num_workers=4", "dataloader-bottleneck", False),
+        ("--config_path=x --resume=true", "launch-config-invalid", True),
+        ("--config_path=x --resume=false", "launch-config-invalid", False),
+    ],
+)
+def test_lerobot(tmp_path: Path, more: str, cause: str, wrong: bool) -> None:
+    command = f"accelerate launch --config_file fsdp.yaml $(which lerobot-train) {more}"
+    (tmp_path / "run.sh").write_text(f"{command}\n")
+    found = told(tmp_path, "bash run.sh", fsdp_yaml=FSDP)
+    assert (cause in {one.cause for one in found}) is wrong
+
+
+@pytest.mark.parametrize(("workers", "noted"), [("", True), ("dataloader_num_workers=8", False)])
+def test_transforms_of_a_trainer(tmp_path: Path, workers: str, noted: bool) -> None:
+    source = f"""
+        from transformers import Trainer, TrainingArguments
+        data.set_transform(augmented)
+        arguments = TrainingArguments("out", {workers})
+        Trainer(model=model, args=arguments, train_dataset=data).train()
+    """
+    found = causes(tmp_path, "torchrun --standalone --nproc-per-node 2 train.py", source)
+    assert ("dataloader-bottleneck" in found) is noted

@@ -221,4 +221,26 @@ TWINS = {
         ddp(each_epoch=""),
         ddp(each_epoch='getattr(sampler, "set_epoch")(epoch)'),
     ),
+    "a set_epoch whose number stands still": (
+        "missing-set-epoch",
+        ddp(set_up=SET_UP + "state = State()\n", each_epoch="sampler.set_epoch(state.epoch)"),
+        ddp(
+            set_up=SET_UP + "state = State()\n",
+            each_epoch="sampler.set_epoch(state.epoch)\nstate.epoch += 1",
+        ),
+    ),
+    "a loader that shuffles on all ranks, with more options": (
+        "duplicate-data-across-ranks",
+        ddp(loader="loader = DataLoader(data, shuffle=True, **options)\n", each_epoch=""),
+        ddp(loader="loader = DataLoader(data, **options)\n", each_epoch=""),
+    ),
+    "a part of the data for each rank": (
+        "duplicate-data-across-ranks",
+        ddp(loader="loader = DataLoader(data, shuffle=True, num_workers=4)\n", each_epoch=""),
+        ddp(
+            loader="loader = DataLoader(Subset(data, range(dist.get_rank(), 99, 8)), shuffle=True,"
+            " num_workers=4, persistent_workers=True)\n",
+            each_epoch="",
+        ),
+    ),
 }

@@ -81,6 +81,45 @@ STOPS_ALONE = (
     "if early_stop.should_stop:\n    break\n"
 )
 EARLY_LOAD = "state = torch.load('last.pt', map_location='cuda')\n"
+GATHERS = """
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+{}
+if dist.get_rank() == 0:
+    state = get_model_state_dict(model, options=options)
+"""
+SHARDS = """
+from torch.distributed.fsdp import fully_shard
+
+def sharded(model):
+    for block in model.blocks:
+        fully_shard(block)
+    return fully_shard(model)
+"""
+ADAM = "optimizer = torch.optim.AdamW(net.parameters())"
+BUILT = (
+    'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))\ndist.init_process_group("nccl")\n'
+    "data = Images()\nnet = Net().cuda()\n{1}\nmodel = sharded(net)\n{0}\n"
+)
+SCORES = """
+from torchmetrics.functional import auroc
+
+@torch.inference_mode()
+def scored(model, loader):
+    found = []
+    for batch in loader:
+        found.append(model(batch.cuda()))
+    return auroc(torch.cat(found), labels)
+"""
+ROUNDS = LOADER + (
+    "val_loader = DataLoader(Images(), sampler=DistributedSampler(Images(), shuffle=False),"
+    " num_workers=4)\nstopper = Stopper()\n"
+)
+SHOWN = "shown = value.clone()\ndist.all_reduce(shown)\n"
+STOPPER_OF_RANKS = """
+class Stopper:
+    def stops(self, value):
+        {}return value > 3
+"""
 TWINS = {
     "a dataset that every rank writes": (
         "shared-filesystem-race",
@@ -224,5 +263,57 @@ TWINS = {
         "cuda-visible-devices-set-too-late",
         f"{HEAD}{EARLY}{LATE}\nmain('1')\n",
         f"{HEAD}{LATE}    {EARLY}\nmain('1')\n",
+    ),
+    "an early end by a value of which a copy is reduced": (
+        "rank-dependent-control-flow",
+        ddp(head=STOPPER, loader=ROUNDS, epoch=STOPS_ALONE.format(SHOWN)),
+        ddp(
+            head=STOPPER_OF_RANKS.format("dist.all_reduce(value)\n        "),
+            loader=ROUNDS,
+            epoch="value = measured(model)\nif stopper.stops(value):\n    break\n",
+        ),
+    ),
+    "a full state by options in a variable": (
+        "rank0-only-collective",
+        ddp(epoch=GATHERS.format("options = StateDictOptions(full_state_dict=True)")),
+        ddp(epoch=GATHERS.format("options = StateDictOptions(cpu_offload=True)")),
+    ),
+    "an optimizer made before a helper shards": (
+        "fsdp-use-orig-params",
+        ddp(head=SHARDS, set_up=BUILT.format("", ADAM)),
+        ddp(head=SHARDS, set_up=BUILT.format(ADAM, "")),
+    ),
+    "a rate without the ranks": (
+        "effective-batch-lr-mismatch",
+        ddp(set_up=SET_UP + "lr = args.blr * args.batch_size * args.accum_iter / 256\n"),
+        ddp(set_up=SET_UP + "lr = args.blr * args.batch_size * world_size / 256\n"),
+    ),
+    "a rate by the whole batch": (
+        "effective-batch-lr-mismatch",
+        ddp(set_up=SET_UP + "lr = args.blr * args.batch_size * args.accum_iter / 256\n"),
+        ddp(
+            set_up=SET_UP
+            + "samples = args.batch_size * dist.get_world_size()\nlr = args.blr * samples / 256\n"
+        ),
+    ),
+    "accumulation without the ranks": (
+        "effective-batch-lr-mismatch",
+        ddp(set_up=SET_UP + "accum = args.tokens_per_update // (args.micro_batch * args.length)\n"),
+        ddp(
+            set_up=SET_UP
+            + "accum = args.tokens_per_update // (args.micro_batch * args.length * world_size)\n"
+        ),
+    ),
+    "an evaluation of a part by torchmetrics' functions": (
+        "per-rank-metrics-or-logging",
+        ddp(
+            head=SCORES,
+            epoch="score = scored(model, loader)\nif dist.get_rank() == 0:\n    print(1)",
+        ),
+        ddp(
+            head=SCORES,
+            epoch="score = scored(model, loader)\ndist.all_reduce(score)\n"
+            "if dist.get_rank() == 0:\n    print(score)",
+        ),
     ),
 }
