@@ -22,6 +22,7 @@ from ddoctor.models import Confidence, Finding, Fix, Severity
 
 # Policies that wrap what is trained by itself, such as peft's own.
 BY_GRADIENTS = re.compile(r"lambda|fsdp_auto_wrap_policy|_or_policy")
+BY_BLOCKS = re.compile(r"transformer_auto_wrap_policy|size_based_auto_wrap|ModuleWrapPolicy")
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
@@ -29,8 +30,11 @@ def in_the_source(script: Script) -> Iterator[Finding]:
     """An adapter's trained weights, and frozen ones, get into one flat parameter."""
     adapted = script.of("peft.get_peft_model")
     for one in script.of("torch.distributed.fsdp.FullyShardedDataParallel"):
-        policy = f"{one.argument('auto_wrap_policy')} {one.values.get('auto_wrap_policy')}"
+        named = one.argument("auto_wrap_policy")
+        policy = f"{named} {one.values.get('auto_wrap_policy')}"
         apart = "**" in one.keywords or BY_GRADIENTS.search(policy)
+        # What another function makes may wrap the adapter by itself.
+        apart = apart or not (named in (None, "None") or BY_BLOCKS.search(policy))
         if adapted and one.argument("use_orig_params") in (None, "False") and not apart:
             yield Finding(
                 severity=Severity.ERROR,

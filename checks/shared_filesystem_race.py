@@ -134,7 +134,8 @@ def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     trains = any(one.kind == "training" for one in script.loops) or any(
         one.framework in TRAINERS for one in script.imports
     )
-    if (plan.ranks or 0) < 2 or not trains:
+    joins = any(one.name.startswith("torch.distributed.") for one in script.calls)
+    if (plan.ranks or 0) < 2 or not trains or not (joins or script.imports):
         return
     for one in script.of("shutil.rmtree", ".save_to_disk"):
         named = one.arguments[0] if one.arguments else ""

@@ -167,12 +167,12 @@ TWINS = {
     ),
     "an adapter in a flat parameter": (
         "fsdp-mixed-params-flatten",
-        ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=policy")),
+        ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=ModuleWrapPolicy({Block})")),
         ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=policy, use_orig_params=True")),
     ),
     "an adapter that is wrapped by itself": (
         "fsdp-mixed-params-flatten",
-        ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=policy")),
+        ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=ModuleWrapPolicy({Block})")),
         ddp(
             head=PEFT,
             set_up=ADAPTED.format("auto_wrap_policy=fsdp_auto_wrap_policy(model)"),
