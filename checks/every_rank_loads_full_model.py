@@ -20,9 +20,10 @@ from collections.abc import Iterator, Sequence
 from ddoctor.analysis import endings
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.named_models import memory, named_models
 from ddoctor.analysis.script_source import WRAPPERS, shown
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
-from ddoctor.evidence.script import UNKNOWN, Script, SourceCall
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import RankStart, Starts, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -34,11 +35,7 @@ OF_THE_HOST = 0.8
 SIGKILL = 9
 # Ranks that load the same model grow alike; if only rank 0 loads it, the others hardly grow.
 ALIKE = 0.8
-# Names in transformers, diffusers, safetensors and torch.
-OF_MODELS = re.compile(r"(?:AutoModel\w*|For[A-Z]\w+|Model)\.from_pretrained$")
 SHARDING = WRAPPERS[1:]
-OF_LAUNCHES = ("model", "model_name", "model_name_or_path", "model_path", "model_id", "base_model")
-"""What scripts call the argument that names the model."""
 READS = re.compile(r"from_pretrained|from_config|load_state_dict|load_checkpoint|torch\.load\b")
 MAKES = re.compile(
     r"^(transformers|diffusers|safetensors)/|^torch/serialization\.py|^nn/init\.py"
@@ -70,9 +67,6 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
     )
 
 
-SIZE = re.compile(r"(?:^|[-_/'\"])(\d{1,4}(?:\.\d{1,2})?)[bB](?:[-_./'\"]|$)")
-"""Thousands of millions of parameters, in a model's name: ``deepseek-coder-33b-base``."""
-OF_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 LARGE = 200
 """GiB of all ranks of a host together: less fits on nearly every host with several GPUs."""
 
@@ -88,44 +82,26 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     in_parts = zero and (script.in_parts is not None or by_frameworks)
     if each < 2 or not shards or helps or in_parts or script.fills_in is not None:
         return
-    for one in script.calls:
-        found = SIZE.search(" ".join(_names(one, plan))) if OF_MODELS.search(one.name) else None
-        if found is None or not one.on_all_ranks or "device_map" in one.keywords:
-            continue
-        halves = re.search("float16|fp16|half|auto", " ".join(one.keywords.values()))
-        whole = float(found[1]) * 1e9 * (2 if halves else 4)
-        if each * whole > LARGE * GIB:
+    granted = memory(plan.launch.get("memory-per-host"))
+    most = granted * OF_THE_HOST if granted is not None else LARGE
+    for one in named_models(plan, script):
+        whole = each * one.nbytes / GIB
+        if whole > most:
+            limit = f", and each host gets {granted:,.0f}" if granted is not None else ""
             yield Finding(
                 severity=Severity.WARNING,
-                confidence=Confidence.POSSIBLE,
+                confidence=Confidence.LIKELY if granted is not None else Confidence.POSSIBLE,
                 because=(
-                    f"each of {each} ranks of a host runs {shown(one.at)} before the model is "
-                    f"sharded: {found[1]} billion parameters take {whole / GIB:,.0f} GiB, "
-                    f"{each * whole / GIB:,.0f} together"
+                    f"each of {each} ranks of a host runs {shown(one.call.at)} before the model is "
+                    f"sharded: {one.billions:g} billion parameters take {one.nbytes / GIB:,.0f} "
+                    f"GiB, {whole:,.0f} together{limit}"
                 ),
                 evidence=(
-                    Observation(
-                        name="host memory of all ranks", value=round(each * whole / GIB), unit="GiB"
-                    ),
+                    Observation(name="host memory of all ranks", value=round(whole), unit="GiB"),
                 ),
                 fixes=_FIXES,
             )
             return
-
-
-def _names(call: SourceCall, plan: LaunchPlan) -> Iterator[str]:
-    """What may name the model: the argument, what it is assigned from, and its value."""
-    yield from (*call.arguments[:1], call.values.get("0", ""), *call.origin("0", 0))
-    given = (one.rpartition(".")[2] for one in call.arguments[:1])
-    names = (*given, *OF_LAUNCHES) if call.origin("0", 0) == (UNKNOWN,) else ()
-    for name in names:
-        setting = plan.launch.get(f"arg.{name}")
-        if setting is not None:
-            yield setting.value
-    if names:
-        # The name of a model by the option of any name: `meta-llama/Llama-3.1-70B`.
-        given = (one.value for one in plan.launch.settings if one.name.startswith("arg."))
-        yield from (value for value in given if OF_HUB.fullmatch(value))
 
 
 def sharded_in_training(starts: Starts, wrapping: Wrapping) -> Iterator[Finding]:

@@ -16,11 +16,46 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom
 from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.named_models import named_models
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Finding, Fix
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("first-failure-masked",)
+
+
+LARGE = 60
+"""GiB of weights in fp32, as FSDP's master copy has them, from which a gathered state matters."""
+
+
+def in_a_launch(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """A checkpoint gathers a large model on rank 0."""
+    kind = plan.launch.get("fsdp.state_dict_type")
+    if kind is None or kind.value != "FULL_STATE_DICT" or not plan.strategy.startswith("FSDP"):
+        return
+    for one in named_models(plan, script):
+        whole = 4e9 * one.billions / GIB
+        if whole > LARGE:
+            yield Finding(
+                title="Each checkpoint gathers the whole model on rank 0",
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                because=f"{kind.name.rpartition('.')[2]} is {kind.value} ({kind.at}): each "
+                f"checkpoint gathers {whole:,.0f} GiB in the memory of rank 0's host, while the "
+                "other ranks wait",
+                evidence=(Observation(name="gathered", value=round(whole), unit="GiB"),),
+                fixes=(
+                    Fix(
+                        summary="let every rank save its own shard",
+                        paste="fsdp_state_dict_type: SHARDED_STATE_DICT",
+                        language="text",
+                        caution="accelerate merge-weights makes one file of them at the end",
+                    ),
+                ),
+            )
+            return
 
 
 def gathered(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:

@@ -34,8 +34,9 @@ def in_the_source(script: Script) -> Iterator[Finding]:
         policy = f"{named} {one.values.get('auto_wrap_policy')}"
         apart = "**" in one.keywords or BY_GRADIENTS.search(policy)
         # What another function makes may wrap the adapter by itself.
-        apart = apart or not (named in (None, "None") or BY_BLOCKS.search(policy))
-        if adapted and one.argument("use_orig_params") in (None, "False") and not apart:
+        known = named in (None, "None") or BY_BLOCKS.search(policy)
+        flattens = one.argument("use_orig_params") in (None, "False")
+        if adapted and flattens and known and not apart:
             yield Finding(
                 severity=Severity.ERROR,
                 confidence=Confidence.LIKELY,

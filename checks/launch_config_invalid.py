@@ -18,10 +18,13 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
-from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes, shown
+from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
+from ddoctor.analysis.launch_mistakes import shown as named
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Network
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -59,6 +62,34 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
         yield mistake.finding()
 
 
+SPLITS = re.compile(r"split_batches\s*=\s*True")
+
+
+def batches_that_do_not_divide(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """accelerate splits each batch between the ranks, and refuses one that does not divide."""
+    ranks = plan.ranks or 1
+    made = script.of("accelerate.Accelerator", "accelerate.utils.DataLoaderConfiguration")
+    if ranks < 2 or not any(SPLITS.search(one.at.text) for one in made):
+        return
+    for one in script.of(LOADER):
+        size = one.argument("batch_size", 1) or ""
+        if size.isdigit() and int(size) % ranks:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"split_batches divides the {size} samples of {shown(one.at)} by {ranks} "
+                "ranks, which leaves a rest",
+                evidence=(Observation(name="samples in a batch", value=int(size)),),
+                fixes=(
+                    Fix.python(
+                        summary="use a multiple of the ranks",
+                        paste=with_keywords(one, batch_size=str(-(-int(size) // ranks) * ranks)),
+                    ),
+                ),
+            )
+            return
+
+
 def at_another_host(plan: LaunchPlan, network: Network) -> Iterator[Finding]:
     """Host 0 of this command is this one, and the others are to meet at another's address."""
     launch = plan.launch
@@ -75,7 +106,7 @@ def at_another_host(plan: LaunchPlan, network: Network) -> Iterator[Finding]:
         title="The address where the ranks meet is not one of this host",
         severity=Severity.NOTE,
         confidence=Confidence.POSSIBLE,
-        because=f"the command makes this host the first ({shown(number.name)} 0, {number.at}), "
+        because=f"the command makes this host the first ({named(number.name)} 0, {number.at}), "
         f"where the others find the store at {meets.value}, but {meets.value} is no address of it",
         evidence=(
             Observation(name="the ranks meet at", value=meets.value, source=meets.at),

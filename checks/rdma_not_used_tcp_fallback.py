@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.evidence.host import Kernel
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Rdma, RdmaDevice, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -29,6 +30,34 @@ EXPLAINS = (
     "communication-bound-step",
     "network-unreachable",
 )
+
+SEVERAL_GPUS = 4
+"""GPUs of a pod from which on its host mostly has RDMA."""
+
+
+def of_pods(launch: Launch) -> Iterator[Finding]:
+    """Pods that span hosts, and are given no RDMA device."""
+    pods, gpus = launch.get("pods"), launch.get("gpus-per-host")
+    if pods is None or gpus is None or (pods.number or 1) < 2:
+        return
+    if (gpus.number or 0) >= SEVERAL_GPUS and launch.get("rdma") is None:
+        own = launch.on("host-network")
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+            because=f"{pods.value} pods ({pods.at}) of {gpus.value} GPUs each ask for no RDMA "
+            f"device{'' if own else ', and have no host network'}: NCCL then uses TCP between them",
+            evidence=(Observation(name="pods", value=pods.number or 0, source=pods.at),),
+            fixes=(
+                Fix(
+                    summary="ask for the device that your cluster names, if its hosts have one",
+                    paste="resources:\n  limits:\n    rdma/hca: 1  # or vpc.amazonaws.com/efa: 4\n"
+                    "securityContext:\n  capabilities: {add: [IPC_LOCK]}",
+                    language="text",
+                ),
+            ),
+        )
+
 
 INSTALL = "apt-get install -y libibverbs1 ibverbs-providers || dnf install -y libibverbs rdma-core"
 

@@ -97,6 +97,27 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
             return
 
 
+def without_even_batches(script: Script, loading: Loading | None) -> Iterator[Finding]:
+    """accelerate was asked not to make the ranks' numbers of batches equal."""
+    joins = any("join" in one.name.lower() for one in script.calls)
+    for one in script.calls if loading is None and not joins else ():
+        if one.name.startswith("accelerate.") and "even_batches=False" in one.at.text:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.POSSIBLE,
+                because=f"{shown(one.at)} lets ranks have different numbers of batches, and no "
+                "line joins them at the end: a rank with more of them waits for the others",
+                fixes=(
+                    Fix.python(
+                        summary="join the ranks whose data end early",
+                        paste="with accelerator.join_uneven_inputs([model]):\n"
+                        "    for batch in loader:\n        ...",
+                    ),
+                ),
+            )
+            return
+
+
 def batches_differ(
     loading: Loading, wrapping: Wrapping | None, steps: Steps | None, run: TrainingRun | None
 ) -> Iterator[Finding]:

@@ -81,6 +81,8 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _trainer_and_deepspeed(launch)
     yield from _deepspeed(plan)
     yield from _resumed(plan)
+    yield from _without_gpus(plan)
+    yield from _restarted_alone(launch)
 
 
 def _unread(launch: Launch) -> Iterator[Mistake]:
@@ -422,4 +424,51 @@ def _resumed(plan: LaunchPlan) -> Iterator[Mistake]:
             ),
             confidence=Confidence.LIKELY,
             severity=Severity.WARNING,
+        )
+
+
+OF_GPUS = ("gres", "gpus", "gpus-per-host", "gpus-per-task", "srun.gpus_per_socket")
+
+
+def _without_gpus(plan: LaunchPlan) -> Iterator[Mistake]:
+    """A batch script that asks for no GPU; some partitions give them unasked."""
+    launch, nodes = plan.launch, plan.launch.get("nodes")
+    asked = launch.get(*OF_GPUS, "srun.exclusive", "srun.partition") is not None
+    if "sbatch" not in launch.around or nodes is None or asked or launch.on("cpu"):
+        return
+    if (plan.each or 0) > 1:
+        yield Mistake(
+            because=f"{plan.each} ranks start on each host, and the job asks for no GPU "
+            f"({nodes.file.rpartition('/')[2]})",
+            at=nodes,
+            fix=Fix(
+                summary="ask for one GPU per rank", paste=f"#SBATCH --gpus-per-node={plan.each}"
+            ),
+            confidence=Confidence.POSSIBLE,
+            severity=Severity.NOTE,
+        )
+
+
+def _restarted_alone(launch: Launch) -> Iterator[Mistake]:
+    """A Job starts a failed pod again by itself, and the others do not know it.
+
+    Source: kubernetes.io/docs/concepts/workloads/controllers/job, "Pod backoff failure policy".
+    """
+    kind, pods = launch.get("kind"), launch.get("pods")
+    if kind is None or pods is None or kind.value != "Job" or (pods.number or 1) < 2:
+        return
+    limit = launch.get("backoff-limit")
+    if limit is None or limit.number != 0:
+        yield Mistake(
+            because=f"the Job of {pods.value} pods ({pods.at}) starts a failed pod again by "
+            f"itself ({'by default 6 times' if limit is None else limit.at}), while the others "
+            "still wait in their last collective",
+            at=limit or pods,
+            fix=Fix(
+                summary="let the whole set begin again: a JobSet, or no second try",
+                paste="backoffLimit: 0",
+                language="text",
+            ),
+            confidence=Confidence.POSSIBLE,
+            severity=Severity.NOTE,
         )

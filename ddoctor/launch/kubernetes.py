@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from ddoctor.evidence.launch import Setting
 from ddoctor.launch import files
 from ddoctor.launch.words import Command, Word
 
+OF_RDMA = re.compile(r"rdma|/efa|hca|infiniband|roce|mlnx", re.IGNORECASE)
+"""Resources of the device plug-ins of Mellanox, NVIDIA and AWS."""
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
 
 
@@ -108,6 +111,8 @@ def _of_container(container: Any, pod: Any, name: str) -> Iterator[Setting]:
     for key, value in items(limits):
         if key in GPUS:
             yield setting("gpus-per-host", value, name)
+        elif OF_RDMA.search(key):
+            yield setting("rdma", value, name)
         elif key == "memory":
             yield setting("memory-per-host", value, name)
         elif key == "cpu":

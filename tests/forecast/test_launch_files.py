@@ -21,9 +21,13 @@ from accelerate.utils import (  # type: ignore[import-untyped]
 from torch.distributed.fsdp import CPUOffloadPolicy
 from transformers.training_args import OptimizerNames
 
+from ddoctor import engine
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Plan, Strategy
-from ddoctor.forecast.launch_files import ACCELERATE, ARGUMENTS, SCRIPT, texts
+from ddoctor.evidence.section import Evidence
+from ddoctor.forecast.launch_files import ACCELERATE, ARGUMENTS, SCRIPT, texts, write
+from ddoctor.launch.review import review
+from tests.launch.files import machine
 from tests.plans import planned
 
 
@@ -206,3 +210,36 @@ def test_no_name_of_a_bundle_is_executed() -> None:
     commands = [one for one in texts(plan)[SCRIPT].splitlines() if one and not one.startswith("#")]
     assert commands == [f'accelerate launch --config_file "$(dirname "$0")/{ACCELERATE}" "$@"']
     assert settings(plan)["num_processes"] == 2
+
+
+TRAIN = """
+from transformers import HfArgumentParser, Trainer, TrainingArguments
+
+(arguments,) = HfArgumentParser(TrainingArguments).parse_json_file("arguments.json")
+Trainer(model=model, args=arguments, train_dataset=data).train()
+"""
+
+
+@pytest.mark.parametrize(
+    ("strategy", "gpus"),
+    [("ddp", 2), ("ddp", 16), ("fsdp-gradients", 8), ("fsdp", 8), ("fsdp-hybrid", 16)],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        "accelerate launch --config_file accelerate.yaml train.py arguments.json",
+        "bash launch.sh train.py arguments.json",
+    ],
+)
+def test_a_review_of_them_says_nothing(
+    tmp_path: Path, strategy: Strategy, gpus: int, command: str
+) -> None:
+    write(tmp_path, recommended(strategy, gpus, micro_batch=1))
+    (tmp_path / "train.py").write_text(TRAIN)
+    if gpus > 8:
+        # launch.sh says that each host needs these.
+        at = "--machine_rank 0 --main_process_ip node1"
+        command = command.replace("train.py", f"{at} train.py")
+    evidence = Evidence([*review(command.split(), tmp_path), machine(8)])
+    report = engine.examine(evidence, "doctor")
+    assert (report.findings, report.crashed) == ((), ())
