@@ -98,8 +98,13 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 confidence=Confidence.LIKELY if shuffles in (None, "True") else Confidence.POSSIBLE,
                 because=(
                     f"{shown(sampler.at)} shuffles, and "
-                    + (f"only {calls[0].at.place}, before" if calls else "no line of the script")
-                    + f" the loop over epochs at {shown(epochs[0])}, calls set_epoch"
+                    + (
+                        f"only {calls[0].at.place}, before the loop over epochs at "
+                        f"{shown(epochs[0])}, calls set_epoch"
+                        if calls
+                        else "no line of the script calls set_epoch in the loop over epochs at "
+                        f"{shown(epochs[0])}"
+                    )
                 ),
                 fixes=(
                     Fix.python(

@@ -36,7 +36,7 @@ SEVERAL_GPUS = 4
 
 
 def of_pods(launch: Launch) -> Iterator[Finding]:
-    """Pods that span hosts, and are given no RDMA device."""
+    """Pods that span hosts, and get no RDMA device."""
     pods, gpus = launch.get("pods"), launch.get("gpus-per-host")
     if pods is None or gpus is None or (pods.number or 1) < 2:
         return

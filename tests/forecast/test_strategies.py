@@ -42,6 +42,11 @@ def test_each_way_of_other_models(way: str, name: str) -> None:
     assert abs(off(name, WAYS[way])) <= WORST
 
 
+def test_a_decoder_that_has_its_own_config() -> None:
+    """A cache of keys that its config asks for would fill twice."""
+    assert abs(off("encoder and decoder", WAYS["every second block recomputed"])) <= WORST
+
+
 def test_no_step_keeps_what_another_made() -> None:
     """What comes out of frozen embeddings is a leaf, at which the backward pass ends."""
     case = SET["adapters"]
