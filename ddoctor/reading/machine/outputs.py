@@ -27,6 +27,7 @@ from ddoctor.reading.machine import (
     limits,
     memory,
     nccl_tests,
+    nccl_topology,
     nvidia_smi,
     nvidia_smi_csv,
     nvidia_smi_query,
@@ -61,6 +62,7 @@ KINDS: Sequence[Kind] = (
     rdma.KIND,
     rdma.DEVINFO,
     nccl_tests.KIND,
+    nccl_topology.KIND,
     peer_bandwidth.KIND,
     gpu_diagnostic.KIND,
 )
