@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from math import prod
 
 from ddoctor.analysis.launch_plan import DECAY, EPOCHS, SAVE, WARM_UP, LaunchPlan
+from ddoctor.analysis.named_models import named_models
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.launch import Launch, Setting
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.report.places import listed
@@ -37,6 +39,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "learning rate", f"{plan.rate.value} ({plan.rate.at})"
         if told := _length(plan):
             yield "length", told
+        if told := _checkpoints(plan, evidence.of(Script, launch.host)):
+            yield "checkpoints", told
         if plan.variables:
             rows = [f"{one.name[4:]}={one.value}" for one in plan.variables]
             yield "environment", listed(rows[:MOST_VARIABLES])
@@ -47,6 +51,22 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
                 "not known here",
                 listed([f"{one.value} ({one.at})" for one in launch.unresolved][:MOST_VARIABLES]),
             )
+
+
+def _checkpoints(plan: LaunchPlan, script: Script | None) -> str:
+    """How many, and the size of the weights where the model's name says it."""
+    parts = []
+    every, steps = plan.get(*SAVE), plan.steps
+    if every is not None and every.number and steps is not None and steps.number:
+        parts.append(f"{steps.number // every.number:,} in all")
+    model = next(named_models(plan, script), None) if script is not None else None
+    if model is not None:
+        # FSDP trains a copy of the weights in fp32, whatever the layers compute in.
+        whole = plan.strategy.startswith("FSDP") and plan.precision is not None
+        each = 4 if whole or not model.halves else 2
+        why = " (FSDP keeps the weights in fp32)" if whole and model.halves else ""
+        parts.append(f"{each * model.billions:,.0f} GB of weights each{why}")
+    return ", ".join(parts)
 
 
 def _starts(plan: LaunchPlan) -> str:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
-from tests.launch.files import FSDP, told
+from ddoctor.evidence.section import Evidence
+from ddoctor.launch.review import review
+from ddoctor.report.launch import starts
+from tests.launch.files import FSDP, TWO_GPUS, told
 from tests.launch.reviewed import causes
 
 DDP = """
@@ -178,3 +182,37 @@ def test_batches_of_accelerate(tmp_path: Path, options: str, size: int, cause: s
     found = causes(tmp_path, command, SPLIT.format(given, size))
     wanted = {"launch-config-invalid", "uneven-inputs-per-rank"}
     assert wanted & {*found} == ({cause} if cause else set())
+
+
+@pytest.mark.parametrize(
+    ("command", "config", "size", "told"),
+    [
+        ("--save_steps 500 --max_steps 20000", FSDP, 7, "40 in all, 28 GB of weights each"),
+        ("--max_steps 20000", FSDP, 7, "28 GB of weights each"),
+        ("--save_steps 500 --max_steps 20000", TWO_GPUS, 7, "40 in all, 28 GB of weights each"),
+    ],
+)
+def test_the_checkpoints_of_a_run(
+    tmp_path: Path, command: str, config: str, size: int, told: str
+) -> None:
+    line = f"accelerate launch --config_file one.yaml train.py {command}"
+    (tmp_path / "train.py").write_text(dedent(SHARDED.format(size)))
+    (tmp_path / "one.yaml").write_text(dedent(config))
+    assert dict(starts(Evidence([*review(line.split(), tmp_path)])))["checkpoints"] == told
+
+
+def test_the_weights_that_fsdp_keeps(tmp_path: Path) -> None:
+    source = SHARDED.format(7).replace('7b")', '7b", torch_dtype=torch.bfloat16)')
+    (tmp_path / "train.py").write_text(dedent(source))
+    (tmp_path / "one.yaml").write_text(dedent(FSDP))
+    command = ["accelerate", "launch", "--config_file", "one.yaml", "train.py"]
+    rows = dict(starts(Evidence([*review(command, tmp_path)])))
+    assert rows["checkpoints"] == "28 GB of weights each (FSDP keeps the weights in fp32)"
+    plain = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
+    assert dict(starts(Evidence([*review(plain, tmp_path)])))["checkpoints"].startswith("14 GB")
+
+
+def test_no_checkpoints_of_an_unknown_model(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    command = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
+    assert "checkpoints" not in dict(starts(Evidence([*review(command, tmp_path)])))
