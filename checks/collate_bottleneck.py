@@ -15,6 +15,7 @@ To fix it, add workers, do less in collate, move work of the loop into the worke
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -32,9 +33,11 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput, sampled_at
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
 from ddoctor.analysis.loop_work import ON_BATCHES, LoopLine, Place
+from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import enough
 from ddoctor.evidence.loading import LoaderCurve, Loading
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import RankUse
@@ -263,6 +266,41 @@ def from_pageable_memory(steps: Steps, loading: Loading) -> Iterator[Finding]:
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(_pinned(loader.name, ("loader.pin_memory=true",)),),
     )
+
+
+def pageable_in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
+    """The driver stages a copy from pageable memory, and the call returns after that.
+
+    Source: the CUDA driver's API synchronization behavior, and torch's guide on ``pin_memory``.
+    """
+    ahead = script.copies_ahead
+    # What was measured during the training is better evidence.
+    if ahead is None or script.names_pinning is not None or loading is not None:
+        return
+    # A loader of accelerate has copied its batches before that line.
+    if any(one.framework == "accelerate" for one in script.imports):
+        return
+    loops = [loop.at.text for loop in script.loops if loop.kind == "training"]
+    for loader in script.of(LOADER):
+        name = loader.assigned.rpartition(".")[2]
+        trains = name and any(re.search(rf"\b{re.escape(name)}\b", loop) for loop in loops)
+        pins = loader.argument("pin_memory", 7) or "False"
+        if not trains or pins != "False" or "**" in loader.keywords or evaluates(loader):
+            continue
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+            because=f"{shown(ahead)} is to copy while the host goes ahead, but {shown(loader.at)} "
+            "does not pin its batches, so the host waits for each copy",
+            fixes=(
+                Fix.python(
+                    summary="pin the memory of batches",
+                    paste=with_keywords(loader, pin_memory="True"),
+                    caution="pinned memory cannot be swapped out",
+                ),
+            ),
+        )
+        return
 
 
 def pageable_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:

@@ -243,6 +243,10 @@ class Script(Section, frozen=True, kw_only=True):
     """The first line that lets DeepSpeed make a model in parts, as ``HfDeepSpeedConfig``."""
     holds_back: SourceLine | None = None
     """The first line that holds back DDP's reduction, such as ``model.no_sync()``."""
+    copies_ahead: SourceLine | None = None
+    """The first copy to a device that does not wait for its end, ``non_blocking=True``."""
+    names_pinning: SourceLine | None = None
+    """The first line with the word ``pin_memory`` that is not an option of a call."""
 
     def of(self, *names: str) -> tuple[SourceCall, ...]:
         """The calls of these names."""

@@ -95,6 +95,7 @@ LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkp
 """Functions that read a model or its state from a file."""
 IN_PARTS = ("HfDeepSpeedConfig", "Init", "GatheredParameters")
 HOLDS_BACK = ("no_sync", "require_backward_grad_sync", "set_requires_gradient_sync")
+AHEAD = "non_blocking=True"
 SETTINGS = ("torch.backends.", "os.environ[")
 
 Fact = TypeVar("Fact")
@@ -165,6 +166,8 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         fills_in=named.get("fills_in"),
         in_parts=named.get("in_parts"),
         holds_back=named.get("holds_back"),
+        copies_ahead=named.get("copies_ahead"),
+        names_pinning=named.get("names_pinning"),
         unseen=tuple(modules.unseen),
     )
 
@@ -232,6 +235,8 @@ def _words(node: ast.AST) -> Iterator[str]:
         if own_name(node.func) in ("to", "cuda", "device", "set_device"):
             yield from ("device_id" for one in node.args if hints(one))
         yield from (word.arg for word in node.keywords if word.arg == "device_id")
+        if own_name(node.func) in ("to", "cuda"):
+            yield from (one for one in map(ast.unparse, node.keywords) if one == AHEAD)
 
 
 @lru_cache(maxsize=10_000)
@@ -246,6 +251,8 @@ NAMED: Mapping[str, Callable[[str], bool]] = {
     "fills_in": "to_empty".__eq__,
     "in_parts": IN_PARTS.__contains__,
     "holds_back": HOLDS_BACK.__contains__,
+    "copies_ahead": AHEAD.__eq__,
+    "names_pinning": "pin_memory".__eq__,
 }
 
 

@@ -131,7 +131,7 @@ class Trainer:
         self.model = parallel.DistributedDataParallel(net().cuda(), device_ids=[self.local_rank])
         self.sampler = data.distributed.DistributedSampler(images(options))
         self.loader = data.DataLoader(images(options), sampler=self.sampler, num_workers=8,
-                                      persistent_workers=True)
+                                      persistent_workers=True, pin_memory=True)
         if options.resume:
             state = torch.load(options.resume, map_location=f"cuda:{self.local_rank}")
             self.model.load_state_dict(state)

@@ -243,4 +243,25 @@ TWINS = {
             each_epoch="",
         ),
     ),
+    "a copy from memory that is not pinned": (
+        "collate-bottleneck",
+        ddp(step="batch = batch.to(local_rank, non_blocking=True)\n" + STEP),
+        ddp(
+            loader=LOADER.replace("num_workers", "pin_memory=True, num_workers"),
+            step="batch = batch.to(local_rank, non_blocking=True)\n" + STEP,
+        ),
+    ),
+    "a copy from memory that cuda() is to get ahead of": (
+        "collate-bottleneck",
+        ddp(step="batch = batch.cuda(non_blocking=True)\n" + STEP),
+        ddp(step="batch = batch.pin_memory().cuda(non_blocking=True)\n" + STEP),
+    ),
+    "a copy that waits as it should": (
+        "collate-bottleneck",
+        ddp(
+            loader=LOADER.replace("num_workers", "pin_memory=False, num_workers"),
+            step="batch = batch.cuda(non_blocking=True)\n" + STEP,
+        ),
+        ddp(step="batch = batch.cuda()\n" + STEP),
+    ),
 }
