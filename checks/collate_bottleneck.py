@@ -15,7 +15,6 @@ To fix it, add workers, do less in collate, move work of the loop into the worke
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from statistics import median
 
@@ -33,7 +32,7 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput, sampled_at
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
 from ddoctor.analysis.loop_work import ON_BATCHES, LoopLine, Place
-from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords
+from ddoctor.analysis.script_source import LOADER, evaluates, is_trained_on, shown, with_keywords
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import enough
 from ddoctor.evidence.loading import LoaderCurve, Loading
@@ -280,10 +279,8 @@ def pageable_in_the_source(script: Script, loading: Loading | None) -> Iterator[
     # A loader of accelerate has copied its batches before that line.
     if any(one.framework == "accelerate" for one in script.imports):
         return
-    loops = [loop.at.text for loop in script.loops if loop.kind == "training"]
     for loader in script.of(LOADER):
-        name = loader.assigned.rpartition(".")[2]
-        trains = name and any(re.search(rf"\b{re.escape(name)}\b", loop) for loop in loops)
+        trains = is_trained_on(loader, script)
         pins = loader.argument("pin_memory", 7) or "False"
         if not trains or pins != "False" or "**" in loader.keywords or evaluates(loader):
             continue

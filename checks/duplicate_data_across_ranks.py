@@ -27,6 +27,7 @@ from ddoctor.analysis.script_source import (
     WRAPPERS,
     evaluates,
     is_plain,
+    is_trained_on,
     shown,
     with_keywords,
 )
@@ -253,12 +254,11 @@ def not_prepared(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
         or any("prepare_data_loader" in one.name for one in script.calls)
     ):
         return
-    loops = [loop.at.text for loop in script.loops if loop.kind == "training"]
     for loader in script.of(LOADER):
         name = loader.assigned
         shares = {"sampler", "batch_sampler"} & {*loader.keywords}
-        used = name and any(re.search(rf"\b{re.escape(name)}\b", text) for text in loops)
-        if used and name not in prepared and not shares and not evaluates(loader):
+        trains = is_trained_on(loader, script) and not evaluates(loader)
+        if trains and name not in prepared and not shares:
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,

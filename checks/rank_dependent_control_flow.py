@@ -21,7 +21,7 @@ from ddoctor.analysis.collective_mismatch import ALIKE, have_passed, held, left_
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.script_source import evaluates, is_plain, shown
+from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown
 from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
@@ -103,13 +103,9 @@ def by_own_keys(script: Script) -> Iterator[Finding]:
 
 def stops_alone(script: Script) -> Iterator[Finding]:
     """A rank ends the training by its loss on a part of the evaluation."""
-    parts = [
-        one
-        for one in script.of("torch.utils.data.DataLoader")
-        if evaluates(one) and "sampler" in one.keywords
-    ]
-    every = script.of("torch.utils.data.DataLoader")
-    shared = parts or (every and all("sampler" in one.keywords for one in every))
+    loaders = script.of(LOADER)
+    sampled = [one for one in loaders if "sampler" in one.keywords]
+    shared = any(map(evaluates, sampled)) or (loaders and len(sampled) == len(loaders))
     if not is_plain(script, *DATA_PARALLEL) or not shared:
         return
     for one in script.own_stops:

@@ -46,6 +46,13 @@ def evaluates(call: SourceCall) -> bool:
     return bool(EVALUATES.search(own.replace("_", " ")))
 
 
+def is_trained_on(loader: SourceCall, script: Script) -> bool:
+    """Whether a training loop names the variable of a DataLoader."""
+    word = re.compile(rf"\b{re.escape(loader.assigned)}\b")
+    loops = (one.at.text for one in script.loops if one.kind == "training")
+    return bool(loader.assigned) and any(map(word.search, loops))
+
+
 def worker_count(loader: SourceCall) -> int | None:
     """The number of workers of a DataLoader; None: the source does not show it."""
     if "**" in loader.keywords:

@@ -68,7 +68,7 @@ def _models(walk: Walk, program: Program) -> Iterator[_Model]:
     for node, _ in walk.classes:
         names = walk.scopes[0].names
         full = f"{walk.scopes[0].module.name}.{node.name}"
-        scope = program.functions.get(f"{walk.scopes[0].module.name}.{node.name}.__init__")
+        scope = program.functions.get(f"{full}.__init__")
         if [names.of(base) for base in node.bases] != ["torch.nn.Module"] or scope is None:
             continue
         if scope.owner == full:
