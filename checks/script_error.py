@@ -13,8 +13,13 @@ To fix it, correct the line that raises, or the argument that it names.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from shlex import quote
 
 from ddoctor.analysis import cuda_oom, endings
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.software import Software
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -83,6 +88,27 @@ def in_a_log(run: TrainingRun) -> Iterator[Finding]:
         f"to {run.log}",
         where=Where.of(alike) if first.rank >= 0 else Where(),
         fixes=(_fix(run, first),),
+    )
+
+
+def does_not_parse(
+    script: Script, launch: Launch | None, software: Software | None
+) -> Iterator[Finding]:
+    """A source that the Python of ddoctor refuses."""
+    # Another machine or image may have a Python that knows more.
+    if not script.broken or (launch is not None and launch.get("elsewhere") is not None):
+        return
+    first, itself = script.broken[0], not script.files
+    python = " ".join(("Python", software.python if software is not None else "")).strip()
+    # A module may be imported where its failure is expected.
+    yield Finding(
+        severity=Severity.ERROR if itself else Severity.WARNING,
+        confidence=Confidence.LIKELY if itself else Confidence.POSSIBLE,
+        title=f"A syntax error in {first.file}",
+        because=f"{shown(first)} is no syntax of {python}: the script stops "
+        f"{'at once' if itself else 'when it imports this file'}",
+        evidence=(Observation(name="file", value=first.file, source=first.place),),
+        fixes=(Fix(summary="correct the line", paste=f"python -m py_compile {quote(first.file)}"),),
     )
 
 

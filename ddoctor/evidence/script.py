@@ -209,6 +209,8 @@ class Script(Section, frozen=True, kw_only=True):
     files: tuple[str, ...]
     """The files that were read, the script first."""
     lines: int = 0
+    broken: tuple[SourceLine, ...] = ()
+    """Where Python's parser refuses a file, the script first."""
     imports: tuple[SourceImport, ...] = ()
     calls: tuple[SourceCall, ...] = ()
     """Function by function."""

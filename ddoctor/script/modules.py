@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddoctor.evidence.opening import without_waiting
+from ddoctor.evidence.script import SourceLine
 from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.source_text import syntax_tree
 
@@ -55,6 +56,8 @@ class Modules:
 
     found: list[Module] = field(default_factory=list)
     unseen: list[Unseen] = field(default_factory=list)
+    broken: list[SourceLine] = field(default_factory=list)
+    """Where the source is no Python."""
     _left: int = MOST_BYTES
 
     @classmethod
@@ -91,7 +94,9 @@ class Modules:
             text, tree = _parsed(source)
             nodes = _nodes(tree)
         except SyntaxError as error:
-            self._miss(f"{shown}:{error.lineno or 1}", f"a syntax error: {error.msg}")
+            line = error.lineno or 1
+            self._miss(f"{shown}:{line}", f"a syntax error: {error.msg}")
+            self.broken.append(SourceLine(file=shown, line=line, text=(error.text or "").strip()))
         except (RecursionError, MemoryError):
             self._miss(shown, "its expressions are nested too deeply")
         except ValueError as error:

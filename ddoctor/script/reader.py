@@ -168,6 +168,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         holds_back=named.get("holds_back"),
         copies_ahead=named.get("copies_ahead"),
         names_pinning=named.get("names_pinning"),
+        broken=tuple(modules.broken),
         unseen=tuple(modules.unseen),
     )
 

@@ -67,6 +67,7 @@ def test_what_cannot_be_read_is_named(script: Read) -> None:
     )
     told = why(found)
     assert told["broken.py:2"].startswith("a syntax error")
+    assert [one.place for one in found.broken][:1] == ["broken.py:2"]
     assert {"deep.py", "long.py"} <= {name.partition(":")[0] for name in told}
     assert any("null" in name for name in told)
     assert found.files == ("train.py",)
