@@ -1,6 +1,6 @@
 """What it costs a training to be looked at: at least 99 % of the steps are done meanwhile.
 
-One training of short steps; looks as long as ddoctor's own, and times without any, take turns, and
+One training of short steps; looks, and times without any that are as long, take turns, and
 the steps that are done in each are counted: those of a look against the mean of the times before
 and after it, since two ranks that wait for each other do 3 to 5 % more or less from one time to the
 next. With 2 and 4 ranks, and with 64 idle threads in each rank; beside it ``py-spy record`` as it
@@ -55,8 +55,10 @@ def _measure(ranks: int, threads: int, turns: int) -> float:
         counter = Path(name) / "steps"
         script = ("-m", "benchmarks.attach_script", str(WIDTH), str(threads), str(counter))
         with training(ranks, script, ROOT, lambda: _trains(counter)) as launcher:
-            own = _turns(turns, counter, partial(_ddoctor, launcher))
-            spied = _turns(PEER_TURNS, counter, partial(_spies, launcher, Path(name)))
+            span = SamplingRate(attach.choose([launcher.pid], None)).seconds
+            own = _turns(turns, counter, span, partial(_ddoctor, launcher))
+            spies = partial(_spies, launcher, Path(name), USUAL_SECONDS)
+            spied = _turns(PEER_TURNS, counter, USUAL_SECONDS, spies)
     bare = 1 / median(look.bare for look in own)
     print(f"{ranks} ranks, {threads} idle threads in each: {1000 * bare:.2f} ms a step")
     for name, looks in (("ddoctor", own), ("py-spy", spied)):
@@ -81,13 +83,14 @@ class Look(NamedTuple):
     seconds: float
 
 
-def _turns(turns: int, counter: Path, look: Callable[[], object]) -> list[Look]:
-    """A look in each turn, between times without one."""
+def _turns(turns: int, counter: Path, span: float, look: Callable[[], object]) -> list[Look]:
+    """A look in each turn, between times of so many seconds without one."""
     looks = []
-    before, *_ = _rate(counter, _rest)
+    rest = partial(time.sleep, span)
+    before, *_ = _rate(counter, rest)
     for _ in range(turns):
         rate, share, seconds = _rate(counter, look)
-        after, *_ = _rate(counter, _rest)
+        after, *_ = _rate(counter, rest)
         looks.append(Look(rate, mean((before, after)), share, seconds))
         before = after
     return looks
@@ -102,26 +105,17 @@ def _rate(counter: Path, work: Callable[[], object]) -> tuple[float, float, floa
     return (_steps(counter) - first) / seconds, share, seconds
 
 
-def _rest() -> None:
-    time.sleep(USUAL_SECONDS)
-
-
 def _ddoctor(launcher: psutil.Popen) -> None:
     rows = attach.choose([launcher.pid], None)
-    sampling = SamplingRate(rows)
-    list(
-        attach.observe(
-            rows, *sampling.ends(sampling.span(None, watch=False)), options=SamplingOptions()
-        )
-    )
+    list(attach.observe(rows, SamplingRate(rows), SamplingOptions()))
 
 
-def _spies(launcher: psutil.Popen, folder: Path) -> None:
+def _spies(launcher: psutil.Popen, folder: Path, seconds: float) -> None:
     program = str(Path(sys.executable).with_name("py-spy"))
     spies = [
         subprocess.Popen(
             [
-                *(program, "record", "--pid", str(rank.pid), "--duration", f"{USUAL_SECONDS:.0f}"),
+                *(program, "record", "--pid", str(rank.pid), "--duration", f"{seconds:.0f}"),
                 *("--output", str(folder / f"{rank.pid}.svg")),
             ],
             stdout=subprocess.DEVNULL,

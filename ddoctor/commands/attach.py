@@ -29,7 +29,9 @@ class AttachOptions(ReportOptions):
     seconds: Annotated[
         float | None,
         typer.Option(
-            metavar="S", help="Seconds to sample; default: 10, and 4 per refresh of --watch."
+            metavar="S",
+            help="Seconds to sample; default: 10, and 4 per refresh of --watch; twice that if the "
+            "ranks need all cores.",
         ),
     ] = None
     watch: Annotated[

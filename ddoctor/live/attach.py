@@ -28,6 +28,7 @@ from ddoctor.live.rates import Rates
 from ddoctor.live.records import records
 from ddoctor.live.redact import redacted
 from ddoctor.live.sampler import Sampler
+from ddoctor.live.sampling_rate import SamplingRate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,22 +65,23 @@ def choose(pids: Sequence[int], job: str | None) -> tuple[RankProcess, ...]:
 
 
 def observe(
-    rows: Sequence[RankProcess], *ends: float, options: SamplingOptions
+    rows: Sequence[RankProcess], sampling: SamplingRate, options: SamplingOptions
 ) -> Iterator[Evidence]:
-    """Yield the evidence about these ranks, at each of these times in seconds.
+    """Yield the evidence about these ranks, at each end of the samples.
 
     Raises:
         DoctorError: py-spy is not installed, or a log cannot be read.
     """
     logged = tuple(_logged(rows, options.logs))
-    sampler, rates = Sampler(rows, native=options.native), Rates()
-    for number, end in enumerate(ends, 1):
+    sampler, rates = Sampler(rows, sampling, native=options.native), Rates()
+    for number, end in enumerate(sampling.ends, 1):
         # A hang must be reported soon, which mostly needs no samples of workers.
-        sampler.until(end, workers=number > 1 or number == len(ends))
+        last = end == sampling.ends[-1]
+        sampler.until(end, workers=number > 1 or last)
         live, use = sampler.summary()
         found: list[Section] = [live, use, *logged]
         # Not before the ranks themselves can be judged.
-        if number == len(ends):
+        if last:
             of_host = msgspec.structs.replace(rates.summary(), host=live.host)
             found += [of_host, *records(rows, live), *host_sections(rows)]
         yield Evidence(map(redacted, found) if options.redact else found)

@@ -131,9 +131,10 @@ class _SampledRank:
 class Sampler:
     """Samples the ranks of one job on this host."""
 
-    def __init__(self, rank_processes: Sequence[RankProcess], *, native: bool) -> None:
-        self._host, self._native = socket.gethostname(), native
-        self._sampling = SamplingRate(rank_processes)
+    def __init__(
+        self, rank_processes: Sequence[RankProcess], sampling: SamplingRate, *, native: bool
+    ) -> None:
+        self._host, self._native, self._sampling = socket.gethostname(), native, sampling
         self._began, self._spent = time.monotonic(), _spent()
         self._ranks = [
             _SampledRank(one, HostUse(one.process.pid, one.rank, self._host, len(rank_processes)))
@@ -142,6 +143,8 @@ class Sampler:
         self._stacks: dict[int, list[Stack]] = {}
         """The stacks of each main thread, by PID."""
         self._sockets = Sockets([one.process.pid for one in rank_processes])
+        self._has_links = True
+        """Whether any rank is connected to another host, as far as is known."""
 
     def until(self, end: float, *, workers: bool = True) -> None:
         """Sample until ``end`` seconds after the start; ``workers`` also, which start later.
@@ -169,9 +172,8 @@ class Sampler:
             for rank in self._ranks:
                 rank.use.read_counters()
                 rank.use.sample_workers()
-            linked = True
             while (left := deadline - time.monotonic()) > 0:
-                linked = linked and self._sockets.sample()
+                self._has_links = self._has_links and self._sockets.sample()
                 for rank in self._ranks:
                     rank.sample_state()
                 # In step with the clock: a trend needs as many looks as the seconds promise.

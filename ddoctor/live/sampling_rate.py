@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import suppress
+from math import ceil
 
 import psutil
 
@@ -12,8 +13,13 @@ from ddoctor.errors import DoctorError
 from ddoctor.live.rank_processes import RankProcess
 
 # Samples per second: py-spy then uses less than a hundredth of a core for a rank with few threads.
-# In 10 s the share of a tenth is known to 4 % of the time.
+# In 10 s the share of a tenth is known to 4 % of the time. Never at a low priority: such a sampler
+# runs where the ranks wait, and so sees them waiting.
 RATE, LEAST_RATE = 20, 1
+# Where the ranks and workers need all cores, sampling takes its CPU time from them, and from each
+# rank that waits for another: so it is less often, for longer (benchmarks/attach.py), but for as
+# many samples as know the share of a tenth to 6 % of the time.
+BUSY_RATE, LONGER, BUSY_SAMPLES = 5, 2, 100
 # With native frames, each sample pauses the process for milliseconds.
 NATIVE_RATE = 10
 # py-spy samples all threads of a process, and pauses the process for native frames.
@@ -24,36 +30,50 @@ THREAD_SECONDS = 60e-6
 AFFORDABLE = 0.004
 USUAL_SECONDS, WATCHING_SECONDS = 10.0, 4.0
 LEAST_SECONDS, MOST_SECONDS = 3.0, 600.0
-# Early results before the end: first whether a run hangs, then whether it is slow. Each costs
+# An early result, whether a run hangs, before the usual time for whether it is slow. Each costs
 # a start of py-spy, which takes as much CPU time as ten seconds of sampling.
-SOON_SECONDS = (3.0, 10.0)
-# Samples that each of these needs, and some more, as a few are torn.
-SOON_SAMPLES = (6, 26)
+SOON_SECONDS = 3.0
+# Samples that these need, and some more, as a few are torn.
+SOON_SAMPLES, LEAST_SAMPLES = 6, 26
 
 
 class SamplingRate:
-    """The sampling rates of the ranks of one job on this host."""
+    """How often the ranks of one job on this host are sampled, and for how long."""
 
-    def __init__(self, rank_processes: Sequence[RankProcess]) -> None:
+    def __init__(
+        self,
+        rank_processes: Sequence[RankProcess],
+        asked: float | None = None,
+        *,
+        watch: bool = False,
+    ) -> None:
+        """``asked``: the seconds; None: as many as a slow run needs to be recognised.
+
+        ``watch``: again and again.
+        """
         self.crowded = {one.process.pid: _crowd(one) for one in rank_processes}
         """By PID of the rank: its number of threads if that is too many, else 0."""
-        rate = rate_at(max(sum(self.crowded.values()), 1))
-        self.rates = {pid: rate if many else RATE for pid, many in self.crowded.items()}
+        usual, most = WATCHING_SECONDS if watch else USUAL_SECONDS, RATE
+        if _need_all_cores(rank_processes):
+            usual *= LONGER
+            samples = LEAST_SAMPLES if watch else BUSY_SAMPLES
+            most = min(RATE, max(BUSY_RATE, ceil(samples / (asked or usual))))
+        rate = min(most, rate_at(max(sum(self.crowded.values()), 1)))
+        self.rates = {pid: rate if many else most for pid, many in self.crowded.items()}
         """Samples per second, by PID."""
-        self._slowest = min(self.rates.values())
+        slowest = min(self.rates.values())
+        usual = max(usual, LEAST_SAMPLES / slowest)
+        self.seconds = usual if asked is None else asked
+        soon = () if watch else (max(SOON_SECONDS, SOON_SAMPLES / slowest), usual)
+        self.ends = (
+            *(one for one in soon if one + LEAST_SECONDS <= self.seconds),
+            self.seconds,
+        )
+        """The seconds at which to judge the samples."""
 
-    def span(self, asked: float | None, *, watch: bool) -> float:
-        """Return the seconds to sample: ``asked``, or enough to recognise a slow run."""
-        usual = WATCHING_SECONDS if watch else USUAL_SECONDS
-        return max(usual, SOON_SAMPLES[-1] / self._slowest) if asked is None else asked
 
-    def ends(self, seconds: float) -> tuple[float, ...]:
-        """Return the seconds at which to judge the samples, the last of which is ``seconds``."""
-        soon = [
-            max(least, samples / self._slowest)
-            for least, samples in zip(SOON_SECONDS, SOON_SAMPLES, strict=True)
-        ]
-        return (*(one for one in soon if one + LEAST_SECONDS <= seconds), seconds)
+def _need_all_cores(rank_processes: Sequence[RankProcess]) -> bool:
+    return sum(1 + len(one.workers) for one in rank_processes) >= (os.cpu_count() or 1)
 
 
 def check(seconds: float | None) -> None:

@@ -39,6 +39,7 @@ class Source:
         self._nodes = cache(lambda file: blocks.parsed(self._lines(file)))
         # The same frames are sampled again and again.
         self._counters = cache(_counters)
+        self._origins = cache(lambda calls: origins.origins(calls, self._nodes))
 
     def path(self, file: str) -> Path:
         """Return the path at which ddoctor can read it."""
@@ -64,9 +65,9 @@ class Source:
             for block in blocks.around(frame, self._nodes(frame.file), self._lines(frame.file))
         )
 
-    def origins(self, calls: Sequence[Frame]) -> tuple[Origin, ...]:
+    def origins(self, calls: tuple[Frame, ...]) -> tuple[Origin, ...]:
         """Return the statements whose values these frames of the user read, directly or not."""
-        return origins.origins(calls, self._nodes)
+        return self._origins(calls)
 
     def skip(self, calls: Sequence[Frame]) -> str:
         """Return the test of a counter by which a loop skips its body: ``if step < start:``.

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from math import ceil
 from pathlib import Path
 from shutil import which
@@ -23,9 +22,6 @@ from ddoctor.live.source import Source
 from ddoctor.proc import interruption, processes
 from ddoctor.proc.parent import end_with_parent
 
-# Of a CPU that another process wants too, a process of this niceness gets a seventieth. It hardly
-# ever takes it from a running one; ranks are sampled waiting as often as with a lower niceness.
-POLITE = 19
 # Seconds that py-spy may need to start, and to write its samples.
 GRACE_SECONDS = 10.0
 PROFILE = re.compile(r"(?:Process (?P<pid>\d+) )?Thread (?P<tid>\d+)")
@@ -110,10 +106,6 @@ class Spy:
                 pass_fds=[result],
                 preexec_fn=_begin,
             )
-        if not native:  # a py-spy that pauses the process must not be slow
-            with suppress(OSError):
-                # On a busy host, the training comes first.
-                os.setpriority(os.PRIO_PROCESS, self._process.pid, POLITE)
 
     def end(self) -> None:
         """End the sampling."""

@@ -38,14 +38,15 @@ def once(
         KeyboardInterrupt: there is no sample yet.
     """
     rows = attach.choose(pids, job)
-    sampling = SamplingRate(rows)
-    span = sampling.span(seconds, watch=False)
+    sampling = SamplingRate(rows, seconds)
     last: tuple[Report, Evidence] | None = None
     # Loading all checks takes a while; do it while sampling.
     Thread(target=_read_checks, daemon=True).start()
     with progress() as started, suppress(KeyboardInterrupt):
-        started(f"sampling {len(rows)} rank{'s' if len(rows) > 1 else ''} for {span:.0f} s")
-        for evidence in attach.observe(rows, *sampling.ends(span), options=options):
+        started(
+            f"sampling {len(rows)} rank{'s' if len(rows) > 1 else ''} for {sampling.seconds:.0f} s"
+        )
+        for evidence in attach.observe(rows, sampling, options):
             last = engine.examine(evidence, "attach"), evidence
             started(f"still sampling; so far: {wording.so_far(last[0])}")
     if last is None:
@@ -75,11 +76,14 @@ def watch(
     if not has_terminal and metrics is None:
         raise DoctorError("--watch needs a terminal: leave out --watch, or add --prometheus PORT")
     rows = attach.choose(pids, job)
-    span = SamplingRate(rows).span(seconds, watch=True)
+    sampling = SamplingRate(rows, seconds, watch=True)
     last: tuple[Report, Evidence] | None = None
-    with suppress(KeyboardInterrupt), _screen(span) if has_terminal else nullcontext(None) as show:
+    with (
+        suppress(KeyboardInterrupt),
+        _screen(sampling.seconds) if has_terminal else nullcontext(None) as show,
+    ):
         while True:
-            (evidence,) = attach.observe(rows, span, options=options)
+            (evidence,) = attach.observe(rows, sampling, options)
             report = engine.examine(evidence, "attach")
             last = report, evidence
             if show is not None:
@@ -88,6 +92,7 @@ def watch(
                 metrics.show(report, evidence)
             try:
                 rows = attach.choose(pids, job)
+                sampling = SamplingRate(rows, seconds, watch=True)
             except DoctorError:
                 break  # the run has ended: report its last samples
     if last is None:

@@ -17,6 +17,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.live import LiveLook
 from ddoctor.live import attach
 from ddoctor.live.attach import SamplingOptions
+from ddoctor.live.sampling_rate import SamplingRate
 from tests.hostile.surroundings import LIMIT_SECONDS, TOGETHER, TORCHRUN, run, script
 from tests.live.conftest import StartLive
 
@@ -36,7 +37,7 @@ while True:
 def look(pid: int, seconds: float) -> LiveLook:
     """One look as of ``attach --watch``, but shorter."""
     rows = attach.choose([pid], None)
-    (evidence,) = attach.observe(rows, seconds, options=SamplingOptions())
+    (evidence,) = attach.observe(rows, SamplingRate(rows, seconds, watch=True), SamplingOptions())
     (found,) = evidence.all(LiveLook)
     return found
 
