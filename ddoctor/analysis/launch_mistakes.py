@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.launch_plan import DROPS, LaunchPlan
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -78,6 +78,7 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _hosts(launch)
     yield from _chosen_twice(launch)
     yield from _accumulation(plan)
+    yield from _drops_all(plan)
     yield from _trainer_and_deepspeed(launch)
     yield from _deepspeed(plan)
     yield from _resumed(plan)
@@ -308,6 +309,23 @@ def _accumulation(plan: LaunchPlan) -> Iterator[Mistake]:
         ),
         confidence=Confidence.LIKELY,
         severity=Severity.WARNING,
+    )
+
+
+def _drops_all(plan: LaunchPlan) -> Iterator[Mistake]:
+    """Fewer samples than one batch of all ranks, where such a batch is dropped."""
+    samples, micro, drops = plan.launch.get("samples"), plan.micro_batch, plan.launch.get(DROPS)
+    if not samples or not micro or not drops or plan.dropped != samples.number:
+        return
+    yield Mistake(
+        because=f"an epoch has no step: {samples.value} samples ({samples.at}) fill no batch of "
+        f"{micro.value} ({micro.at}) on all ranks, and `drop_last` ({drops.at}) drops the rest",
+        at=drops,
+        fix=Fix(
+            summary="keep the last batch, or lower the batch or the number of ranks",
+            paste="drop_last=False",
+        ),
+        confidence=Confidence.LIKELY,
     )
 
 

@@ -69,6 +69,7 @@ STEPS = (
     "arg.num_steps",
     "arg.train_steps",
 )
+DROPS = "arg.dataloader_drop_last"
 EPOCHS = ("arg.num_train_epochs", "arg.epochs", "arg.num_epochs", "arg.max_epochs")
 WARM_UP = (
     "arg.warmup_steps",
@@ -260,7 +261,22 @@ class LaunchPlan(Derived):
     def steps_per_epoch(self) -> int | None:
         """Optimizer steps that use each sample once; None: not known."""
         samples = self.launch.number("samples")
-        return ceil(samples / self.batch) if samples and self.batch else None
+        if not samples or not self.batch:
+            return None
+        return ceil((samples - (self.dropped or 0)) / self.batch)
+
+    @property
+    def dropped(self) -> int | None:
+        """Samples of an epoch that fill no batch and are dropped; None: not known.
+
+        Each rank gets as many samples, some of them twice (DistributedSampler).
+        """
+        samples = self.launch.number("samples")
+        micro = self.micro_batch.number if self.micro_batch is not None else None
+        if not samples or not micro or not self.batch or not self.launch.on(DROPS):
+            return None
+        models = self.batch // micro // self.accumulation
+        return samples - min(samples, ceil(samples / models) // micro * micro * models)
 
     @property
     def same_batch(self) -> tuple[tuple[int, int], ...]:

@@ -16,6 +16,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.evidence.source_text import syntax_tree
 from ddoctor.launch import (
+    dataset_length,
     files,
     hydra_config,
     known_arguments,
@@ -120,6 +121,7 @@ def read(
                     told.settings += files.settings(folder / one.value, one.value, "arg.")
                     told.files.append(one.value)
             told.settings += _written(tree, name)
+            told.settings += dataset_length.written(tree, name)
             for other, where in _imported(tree, path, folder, is_module=is_module):
                 told.settings += _written(other, where)
             options = {word: one for word, one in by_word if word.startswith("-")}

@@ -122,15 +122,18 @@ def _batch(plan: LaunchPlan) -> str:
 def _length(plan: LaunchPlan) -> str:
     parts = []
     epoch = plan.steps_per_epoch
-    if (steps := plan.steps) is not None:
-        parts.append(f"{steps.number or 0:,} optimizer steps ({steps.at})")
-        if epoch is not None:
-            parts.append(f"{(steps.number or 0) / epoch:.1f} epochs")
+    if (all_steps := plan.steps) is not None:
+        parts.append(f"{all_steps.number or 0:,} optimizer steps ({all_steps.at})")
+        if epoch:
+            parts.append(f"{(all_steps.number or 0) / epoch:.1f} epochs")
     elif (epochs := plan.get(*EPOCHS)) is not None:
         parts.append(f"{epochs.value} epochs ({epochs.at})")
     if epoch is not None:
         samples = plan.launch.number("samples")
-        parts.append(f"an epoch of {samples:,} samples is {epoch:,} steps")
+        drops = f" and drops {dropped:,}" if (dropped := plan.dropped) else ""
+        parts.append(
+            f"an epoch of {samples:,} samples is {epoch:,} step{'s' * (epoch != 1)}{drops}"
+        )
     for words, names in (("warm-up", WARM_UP), ("decay over", DECAY), ("saves every", SAVE)):
         found: Setting | None = plan.get(*names)
         if found is not None and (found.number or 0) > 0:
