@@ -88,6 +88,8 @@ SETS = (
     "torch.distributed.checkpoint.set_model_state_dict",
     "torch.distributed.checkpoint.set_state_dict",
 )
+LATER = (*SETS, "torch.distributed.checkpoint.load", "torch.distributed.broadcast")
+"""What gives the other ranks the weights after the model is sharded."""
 
 
 def in_the_source(script: Script) -> Iterator[Finding]:
@@ -95,7 +97,7 @@ def in_the_source(script: Script) -> Iterator[Finding]:
     loads, fills = script.loads_on_one_rank, script.fills_in
     if script.unseen or loads is None or fills is None:
         return
-    for one in script.of(FSDP):
+    for one in script.of(FSDP) if not script.of(*LATER) else ():
         sends = one.argument("sync_module_states")
         if "**" not in one.keywords and sends in (None, "False"):
             yield _unsent(
@@ -106,7 +108,8 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             )
             return
     for one in script.of(*SETS):
-        options = one.argument("options", 2) or ""
+        given = one.argument("options", 2) or ""
+        options = f"{given} {one.values.get('options', '')}"
         if "full_state_dict=True" in options and "broadcast_from_rank0=True" not in options:
             yield _unsent(
                 f"only rank 0 loads the state ({shown(loads)}), and {shown(one.at)} does not send "

@@ -1,1 +1,1 @@
-"""Mistakes in a source, each with a sound twin that differs in a line or two."""
+"""Mistakes in a source, each with sound twins that differ in a line or two."""

@@ -149,6 +149,13 @@ TWINS = {
         "dataloader-fork-unsafe",
         ddp(head=ENCODED, set_up=WITHOUT + 'data = Encoded("cuda")\n'),
         ddp(head=ENCODED, set_up=WITHOUT + 'data = Encoded("cpu")\n'),
+        ddp(
+            head=ENCODED,
+            set_up=WITHOUT + 'data = Encoded("cuda")\n',
+            loader=LOADER.replace(
+                "num_workers=4", 'num_workers=4, multiprocessing_context="spawn"'
+            ),
+        ),
     ),
     "a loader that Ray prepares": (
         "missing-set-epoch",

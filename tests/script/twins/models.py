@@ -44,6 +44,12 @@ def load(rank):
 def empty(module):
     module.to_empty(device="cuda", recurse=False)
 """
+SENT = (
+    "from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict\n"
+    "options = StateDictOptions(full_state_dict={}, broadcast_from_rank0={})\n"
+    "set_model_state_dict(model, weights, options=options)\n"
+)
+OF_LAYERS = SHARDED.replace("FSDP({})", "load(rank)") + "fully_shard(model)\n"
 WHOLE = 'model = AutoModelForCausalLM.from_pretrained("a/code-{}b", torch_dtype=torch.bfloat16)\n'
 POLICY = """
 import functools
@@ -159,6 +165,7 @@ TWINS = {
         "autograd-graph-retained",
         ddp(head=METER.format("value"), before="meter = Meter()", step=METERED),
         ddp(head=METER.format("value.item()"), before="meter = Meter()", step=METERED),
+        ddp(head=METER.format("value.detach()"), before="meter = Meter()", step=METERED),
     ),
     "a layer that some steps skip": (
         "ddp-unused-parameters",
@@ -182,6 +189,7 @@ TWINS = {
         "cuda-oom-eval-logits",
         OF_LANGUAGE.format(""),
         OF_LANGUAGE.format(", preprocess_logits_for_metrics=tokens"),
+        OF_LANGUAGE.replace("ForCausalLM", "ForSequenceClassification").format(""),
     ),
     "re-entrant checkpoints with an adapter": (
         "activation-checkpoint-reentrant",
@@ -220,11 +228,30 @@ TWINS = {
             head=FSDP + FILLED,
             set_up=SHARDED.format("load(rank), param_init_fn=empty, sync_module_states=True"),
         ),
+        ddp(
+            head=FSDP + FILLED,
+            set_up=SHARDED.format("load(rank), param_init_fn=empty") + SENT.format("True", "True"),
+        ),
+        ddp(
+            head=FSDP + FILLED,
+            set_up=SHARDED.format("load(rank), param_init_fn=empty")
+            + "torch.distributed.checkpoint.load(state, checkpoint_id=path)\n",
+        ),
+    ),
+    "a state that nothing sends": (
+        "fsdp-ram-efficient-random-weights",
+        ddp(head=FSDP + FILLED, set_up=OF_LAYERS + SENT.format("True", "False")),
+        ddp(head=FSDP + FILLED, set_up=OF_LAYERS + SENT.format("True", "True")),
+        ddp(head=FSDP + FILLED, set_up=OF_LAYERS + SENT.format("False", "False")),
     ),
     "every rank loads a large model": (
         "every-rank-loads-full-model",
         ddp(head=FSDP + WHOLE.format(33), set_up=SHARDED.format("model")),
         ddp(head=FSDP + WHOLE.format(1.5), set_up=SHARDED.format("model")),
+        ddp(
+            head=FSDP + FILLED.replace("a/b", "a/code-33b"),
+            set_up=SHARDED.format("load(rank), param_init_fn=empty, sync_module_states=True"),
+        ),
     ),
     "accumulated by an object": (
         "gradient-sync-every-microstep",
@@ -244,6 +271,7 @@ TWINS = {
         "fsdp-wrap-policy-wrong",
         ddp(head=FSDP + POLICY.format("LlamaModel"), set_up=SHARDED.format("net, policy")),
         ddp(head=FSDP + POLICY.format("LlamaDecoderLayer"), set_up=SHARDED.format("net, policy")),
+        ddp(head=FSDP + POLICY.format("Block"), set_up=SHARDED.format("net, policy")),
     ),
     "re-entrant with the search for unused parameters": (
         "activation-checkpoint-reentrant",

@@ -248,6 +248,7 @@ TWINS = {
         "world-size-mismatch",
         SPAWNED.format(4, 8),
         SPAWNED.format(4, 4),
+        SPAWNED.format("torch.cuda.device_count()", "torch.cuda.device_count()"),
     ),
     "a gather of FSDP on one rank": (
         "rank0-only-collective",
@@ -282,6 +283,7 @@ TWINS = {
         "fsdp-use-orig-params",
         ddp(head=SHARDS, set_up=BUILT.format("", ADAM)),
         ddp(head=SHARDS, set_up=BUILT.format(ADAM, "")),
+        ddp(head=SHARDS, set_up=BUILT.format(ADAM, ADAM.replace("net.", "discriminator."))),
     ),
     "a rate without the ranks": (
         "effective-batch-lr-mismatch",
