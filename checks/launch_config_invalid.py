@@ -90,6 +90,34 @@ def batches_that_do_not_divide(plan: LaunchPlan, script: Script) -> Iterator[Fin
             return
 
 
+def a_cache_in_training(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """A cache for generation, which checkpointing cannot use (transformers/modeling_layers.py)."""
+    checkpoints = [
+        one
+        for one in script.calls
+        if one.name == ".gradient_checkpointing_enable"
+        or one.argument("gradient_checkpointing") == "True"
+    ]
+    on = plan.launch.get("arg.gradient_checkpointing")
+    by = checkpoints[0].at.place if checkpoints else on.at if on is not None and on.on else ""
+    for one in script.calls if by else ():
+        if one.name.startswith("transformers.") and one.argument("use_cache") == "True":
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                title="The model is asked for a cache that it cannot have in training",
+                because=f"{shown(one.at)} asks for a cache of keys and values, which checkpoints "
+                f"({by}) exclude: transformers warns and trains without it",
+                fixes=(
+                    Fix.python(
+                        summary="ask for the cache only to generate",
+                        paste=with_keywords(one, use_cache="False"),
+                    ),
+                ),
+            )
+            return
+
+
 def at_another_host(plan: LaunchPlan, network: Network) -> Iterator[Finding]:
     """Host 0 of this command is this one, and the others are to meet at another's address."""
     launch = plan.launch

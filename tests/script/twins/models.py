@@ -63,6 +63,11 @@ arguments = TrainingArguments(
     gradient_checkpointing_kwargs={})
 Trainer(model=model, args=arguments).train()
 """
+CACHED = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+model = AutoModelForCausalLM.from_pretrained("a/b", use_cache={})
+Trainer(model=model, args=TrainingArguments("out", {})).train()
+"""
 ACCUMULATOR = """
 class Accumulator:
     def __init__(self, model, every):
@@ -272,6 +277,17 @@ TWINS = {
         ddp(head=FSDP + POLICY.format("LlamaModel"), set_up=SHARDED.format("net, policy")),
         ddp(head=FSDP + POLICY.format("LlamaDecoderLayer"), set_up=SHARDED.format("net, policy")),
         ddp(head=FSDP + POLICY.format("Block"), set_up=SHARDED.format("net, policy")),
+    ),
+    "a cache beside checkpoints": (
+        "launch-config-invalid",
+        CACHED.format("True", "gradient_checkpointing=True"),
+        CACHED.format("False", "gradient_checkpointing=True"),
+        CACHED.format("True", "gradient_checkpointing=False"),
+    ),
+    "a cache beside checkpoints that a method switches on": (
+        "launch-config-invalid",
+        CACHED.format("True", "") + "model.gradient_checkpointing_enable()\n",
+        CACHED.format("True", "").replace("Trainer(", "model.generate()\nTrainer("),
     ),
     "re-entrant with the search for unused parameters": (
         "activation-checkpoint-reentrant",
