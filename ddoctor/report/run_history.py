@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
-from statistics import fmean
+from dataclasses import dataclass
+from statistics import fmean, median_low
 
 from ddoctor.evidence.run_history import RankHistory, RunEvent, RunHistory
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import PHASES
+from ddoctor.evidence.training import RankUse
 from ddoctor.report.places import ranks
 from ddoctor.report.step_breakdown import percent, unit
 from ddoctor.report.wording import Grid, counted
@@ -16,6 +19,10 @@ from ddoctor.report.wording import Grid, counted
 START, END = "before the first step", "after the last step"
 EVENTS = 40
 """At most this many events are shown, the last ones."""
+UNEVEN = 1.15
+"""A rank is shown as slow from this multiple of the middle rank's time."""
+MOST_RANKS = 64
+HOUR = 3600.0
 NO_BREAK = "\N{NO-BREAK SPACE}"
 HEAD = ("at", "step", "what", "where", "cost", "why")
 
@@ -72,26 +79,76 @@ def _phases(rank: RankHistory) -> dict[str, float]:
     return seconds
 
 
-def events(history: RunHistory) -> Grid:
+def events(history: RunHistory, evidence: Evidence) -> Grid:
     """Return a row for each event; of many, the last ones."""
     told = [event for event in history.events if event.event != "ended"]
+    uses = (flags.device_name for use in evidence.all(RankUse) for flags in use.flags)
+    hours = f"{'GPU' if any(uses) else 'rank'} hours"
+
+    def row(event: RunEvent) -> tuple[str, ...]:
+        lost = event.lost_seconds
+        of_all = (lost or 0.0) * len(history.ranks) / HOUR
+        return (
+            clock(event.seconds),
+            f"{event.step:,}",
+            _what(event),
+            ranks(event.ranks) if event.ranks else "",
+            f"{clock(lost)}, {of_all:.3g}{NO_BREAK}{hours}" if lost else "",
+            event.title,
+        )
+
     return Grid(
         title="what happened",
         head=HEAD,
-        rows=tuple(_row(event) for event in told[-EVENTS:]),
+        rows=tuple(map(row, told[-EVENTS:])),
     ).without_empty_columns()
 
 
-def _row(event: RunEvent) -> tuple[str, ...]:
-    cost = event.lost_seconds
-    return (
-        clock(event.seconds),
-        f"{event.step:,}",
-        _what(event),
-        ranks(event.ranks) if event.ranks else "",
-        clock(cost) if cost else "",
-        event.title,
+@dataclass(frozen=True, kw_only=True)
+class Uneven:
+    """Which rank needed longer than the others for its own work, and when."""
+
+    edges: tuple[float, ...]
+    """Seconds since the start of the script at which a stretch begins, and the last one ends."""
+    ranks: tuple[int, ...]
+    shares: tuple[tuple[float, ...], ...]
+    """Of each rank and stretch: its own time of a step, as a multiple of the middle rank's."""
+
+
+def uneven(history: RunHistory) -> Uneven | None:
+    """Return what each rank needed for its own work; None: all needed about the same.
+
+    A step takes as long on each rank, so its time in collectives is left out. Of many ranks, those
+    that were ever the slowest are returned.
+    """
+    known = [rank for rank in history.ranks if rank.stretches]
+    if len(known) < 2:
+        return None
+    stretches = known[0].stretches
+    middles = [(one.first + one.last) // 2 for one in stretches]
+    own = {rank.rank: [_own(rank, step) for step in middles] for rank in known}
+    usual = [median_low(column) or 1.0 for column in zip(*own.values(), strict=True)]
+    shares = {
+        rank: tuple(one / middle for one, middle in zip(row, usual, strict=True))
+        for rank, row in own.items()
+    }
+    slowest = sorted(shares, key=lambda rank: -max(shares[rank]))
+    if max(shares[slowest[0]]) < UNEVEN:
+        return None
+    shown = tuple(sorted(slowest[:MOST_RANKS]))
+    return Uneven(
+        edges=(*(one.begin for one in stretches), stretches[-1].begin + stretches[-1].seconds),
+        ranks=shown,
+        shares=tuple(shares[rank] for rank in shown),
     )
+
+
+def _own(rank: RankHistory, step: int) -> float:
+    """Return seconds of a step about this one that the rank did not spend in collectives."""
+    place = bisect_right(rank.stretches, step, key=lambda one: one.first) - 1
+    one = rank.stretches[max(0, place)]
+    steps = max(1, one.last - one.first + 1)
+    return one.seconds / steps * (1 - one.phases.get("collective", 0.0))
 
 
 def _what(event: RunEvent) -> str:

@@ -132,7 +132,7 @@ def _live(evidence: Evidence, width: int) -> Iterator[Text]:
 
 def _happened(evidence: Evidence, width: int) -> Iterator[Text]:
     for history in run_history.histories(evidence):
-        found = run_history.events(history)
+        found = run_history.events(history, evidence)
         if found.rows:
             yield Text()
             yield Text(found.title, style="bold")
