@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
+import psutil
 import pytest
 
 from ddoctor.recorder.tape import (
@@ -20,6 +22,7 @@ from ddoctor.recorder.tape import (
     Tape,
 )
 from ddoctor.training.history import MOST_STRETCHES, History
+from ddoctor.training.onset import Onsets
 
 
 class Written:
@@ -96,6 +99,27 @@ def test_a_long_run_takes_no_more_memory() -> None:
     pairs = pairwise(stretches)
     assert all(one.last + 1 == other.first for one, other in pairs)
     assert all(one.median == pytest.approx(0.01, rel=0.02) for one in stretches)
+
+
+@pytest.mark.ward
+@pytest.mark.timeout(1800)
+def test_ten_million_steps_take_no_more_memory_than_the_first() -> None:
+    drawn, process = random.Random(7), psutil.Process()
+    written, history, onsets = Written(), History(90.0, lambda: 7.0), Onsets()
+
+    def train(rounds: int) -> float:
+        for _ in range(rounds):
+            for _ in range(2000):
+                written.step(drawn.uniform(0.004, 0.006))
+            for step, seconds in history.read(written.tape):
+                onsets.add(step, seconds)
+        return process.memory_info().rss / 2**20
+
+    first = train(100)
+    last = train(4900)
+    assert written.done == 10_000_000
+    assert history.stretches()[-1].last == written.done - 1
+    assert last - first < 10
 
 
 def test_steps_that_nobody_read_in_time_are_left_out() -> None:
