@@ -38,6 +38,7 @@ class Events:
         self._file, self._words, self._attempt = file, shlex.split(command), attempt
         self._began = time.monotonic()
         self._running: list[tuple[float, subprocess.Popen[bytes]]] = []
+        self._complained = False
         self.all: list[RunEvent] = []
 
     def tell(self, event: RunEvent) -> None:
@@ -55,9 +56,17 @@ class Events:
             console.say(tamed(f"ddoctor: {line(told)}"))
         text = msgspec.json.encode(told)
         if self._file is not None:
-            with suppress(OSError), open(self._file, "ab", opener=without_waiting) as file:
-                file.write(text + b"\n")
+            self._write(self._file, text)
         self._start(text)
+
+    def _write(self, path: Path, text: bytes) -> None:
+        try:
+            with open(path, "ab", opener=without_waiting) as file:
+                file.write(text + b"\n")
+        except OSError as error:
+            if not self._complained:
+                self._complained = True
+                console.say(f"ddoctor: cannot write events to {path}: {error.strerror}")
 
     def close(self) -> None:
         """Give the commands that still run a moment, and end them."""

@@ -155,3 +155,19 @@ def test_probes_say_that_there_is_no_room(tmp_path: Path) -> None:
     probe = run(*TORCHRUN, "2", "-m", "ddoctor.probe", "matmul", within=within)
     assert probe.code != 0
     assert any("has no room for temporary files: set TMPDIR" in line for line in probe.said)
+
+
+@pytest.mark.ward
+def test_events_on_a_disk_that_is_full(tmp_path: Path) -> None:
+    """A whole run goes on without them, and says so once."""
+    (tmp_path / "small").mkdir()
+    prepare = f"{tmpfs(tmp_path / 'small', '8k')}\nhead -c 8192 /dev/zero > {tmp_path}/small/full"
+    events = tmp_path / "small" / "events.jsonl"
+    ran = run(
+        *(*RUN[:-1], "--steps", "all", "--events", str(events)),
+        *(sys.executable, str(script(tmp_path))),
+        within=after(prepare, "--mount"),
+        environment={"CODE": "3"},
+    )
+    assert (ran.code, ran.ends) == (3, 1), ran.stderr
+    assert [line for line in ran.said if "No space left on device" in line], ran.said

@@ -51,11 +51,12 @@ PAGE = ("Traceback", "FAILED", "exitcode")
     "launcher",
     [
         pytest.param(TORCHRUN, id="torchrun"),
-        pytest.param(MODULE, id="module", marks=pytest.mark.ward),
-        pytest.param(ACCELERATE, id="accelerate", marks=pytest.mark.ward),
+        pytest.param(MODULE, id="module"),
+        pytest.param(ACCELERATE, id="accelerate"),
     ],
 )
-@pytest.mark.parametrize("slow", [0.02, pytest.param(0.0, marks=pytest.mark.ward)])
+@pytest.mark.parametrize("slow", [0.02, 0.0])
+@pytest.mark.ward
 def test_the_report_is_the_last_word(
     training: MakeTraining, launcher: tuple[str, ...], slow: float
 ) -> None:

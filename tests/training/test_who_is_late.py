@@ -61,11 +61,12 @@ TRAIN = """
 @pytest.mark.parametrize(
     ("where", "cause"),
     [
-        pytest.param("forward", "straggler-rank", marks=pytest.mark.ward),
+        ("forward", "straggler-rank"),
         ("backward", "straggler-rank"),
-        pytest.param("loader", "dataloader-bottleneck", marks=pytest.mark.ward),
+        ("loader", "dataloader-bottleneck"),
     ],
 )
+@pytest.mark.ward
 def test_the_late_rank_is_named(training: MakeTraining, where: str, cause: str) -> None:
     trained = training(TRAIN, where, "60").recorded("--no-prove", "--steps=30")
     assert trained.exit_code == 1, trained.stderr
