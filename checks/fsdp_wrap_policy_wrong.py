@@ -80,13 +80,18 @@ FAMILIES = {
     "phi": "Phi",
 }
 """How transformers begins the names of classes, by what the names of models contain."""
+OF_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]*\d[\w.]*[bB]\b[\w.-]*")
 OF_MODEL = ("model", "model_path", "model_name", "model_name_or_path", "model_id", "base_model")
 
 
 def of_another_model(launch: Launch) -> Iterator[Finding]:
     """accelerate's file names a block of another family of models."""
     wrapped = launch.get(CLASSES)
-    named = launch.get(*(f"arg.{name}" for name in OF_MODEL))
+    named = launch.get(*(f"arg.{name}" for name in OF_MODEL)) or next(
+        # The name of a model by an option of any name: `--base Qwen/Qwen2.5-7B`.
+        (one for one in launch.settings if one.name[:4] == "arg." and OF_HUB.fullmatch(one.value)),
+        None,
+    )
     if wrapped is None or named is None:
         return
     model = named.value.lower()

@@ -174,7 +174,7 @@ def _lost_the_race(one: RankEnding) -> bool:
 
 def _is_one_file(save: SourceCall) -> bool:
     """Whether a literal names the file, and no part of its path can depend on the rank."""
-    made = save.origin("f", 1)
+    made = (*save.origin("f", 1), save.values.get("f", save.values.get("1", "")))
     path = save.argument("f", 1) or ""
     named = re.search(r"""\.\w{1,10}['"]""", " ".join((path, *made)))
     return named is not None and VARIES.search(f"{path} {' '.join(made)}") is None

@@ -200,6 +200,7 @@ def _of_script(
         given={
             key: asked[one] for key, one in SET_BY_SLURM.items() if asked.get(one, "").isdigit()
         },
+        folder=found.folder,
     )
     every = [*script.commands(text)]
     broken = [word.setting("broken-continuation", word.text) for word in script.broken]

@@ -10,9 +10,13 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
+from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
+from ddoctor.launch import files
 from ddoctor.launch.words import Command, Word
 
 MOST_LINES = 20_000
@@ -20,6 +24,8 @@ MOST_CONTINUED = 1_000
 """Lines that continue one."""
 MOST_NESTED = 4
 """Levels of ``$(…)`` within each other."""
+MOST_SOURCED = 3
+"""Levels of scripts that read one another."""
 # $(…) is one word, whatever is in it.
 SUBSTITUTION = re.compile(r"\$\(\([^()]{0,2000}\)\)|\$\([^()]{0,2000}\)|`[^`]{0,2000}`")
 MASK = re.compile(r"\x00(\d+)\x00")
@@ -27,10 +33,10 @@ MASK = re.compile(r"\x00(\d+)\x00")
 BROKEN = re.compile(r"\\[ \t]+(?:#.*)?$")
 OPERATORS = re.compile(r"[;&|()<>]+")
 ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w{0,199})=(?P<value>.*)", re.DOTALL)
-# $NAME, ${NAME}, ${NAME:-default}; $(which program).
+# $NAME, ${NAME}, ${NAME:-default}, ${NAME:?complaint}; $(which program).
 VARIABLE = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_]\w*|[0-9@*#])"
-    r"|\{(?P<braced>[A-Za-z_]\w*|[0-9@*#])(?::?-(?P<default>[^{}]*))?\})"
+    r"|\{(?P<braced>[A-Za-z_]\w*|[0-9@*#])(?::?(?:-(?P<default>[^{}]*)|\?[^{}]*))?\})"
 )
 WHICH = re.compile(r"\$\((?:which|command -v) ([\w./-]+)\)|`(?:which|command -v) ([\w./-]+)`")
 # The folder of the script: $(dirname "$0"), $(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd).
@@ -60,11 +66,17 @@ class Script:
     """Variables that the script's commands get."""
     given: Mapping[str, str] = field(default_factory=dict)
     """Variables that a scheduler sets."""
+    folder: Path | None = None
+    """That of the command, in which files are that it reads with ``source``; None: they are not
+    read."""
+    nested: int = 0
+    """Number of scripts that read this one with ``source``."""
     broken: list[Word] = field(default_factory=list)
     """Lines whose last backslash a blank or a comment follows."""
 
     def __post_init__(self) -> None:
-        self.exported |= self.variables.keys()
+        self.exports_all = False
+        self.exported.update(self.variables)
 
     def commands(self, text: str) -> Iterator[Command]:
         """The simple commands of the script, in order."""
@@ -87,13 +99,33 @@ class Script:
             del words[0]
         if setter == "export":
             # `export NAME` passes on a variable that was set before.
-            self.exported |= own.keys() | {word.text for word in words}
+            self.exported.update(own, [word.text for word in words])
+        if self.exports_all:
+            self.exported.update(own)
         if not words or setter:
             self.variables |= own
+        elif words[0].text in ("source", ".") and len(words) > 1:
+            self._source(words[1].text)
+        elif words[0].text == "set" and len(words) == 2:
+            self.exports_all = self.exports_all or words[1].text in ("-a", "-o allexport")
+            self.exports_all = self.exports_all and words[1].text != "+a"
         elif words[0].text not in ENDS:
             passed = [one for name, one in self.variables.items() if name in self.exported]
             variables = (*passed, *own.values())
             yield Command(words=tuple(words), variables=variables, beside=beside)
+
+    def _source(self, name: str) -> None:
+        """Take the variables that a file sets which this script reads."""
+        path = self.folder / os.path.dirname(self.file) / name if self.folder is not None else None
+        if path is None or self.nested >= MOST_SOURCED:
+            return
+        if not files.is_there(path):
+            path = (self.folder or path) / name
+        with suppress(DoctorError):
+            read = replace(self, file=name, nested=self.nested + 1, broken=[])
+            read.exports_all = self.exports_all
+            for _ in read.commands(files.text(path, name)):
+                pass
 
     def _expanded(self, words: Sequence[tuple[str, int]]) -> Iterator[Word]:
         """The words with variables put in; one that holds a command or options becomes several."""

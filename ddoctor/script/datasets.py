@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from ddoctor.evidence.script import SourceDataset, SourceLine
 from ddoctor.script.names import Names, variable
@@ -28,8 +28,13 @@ Methods = Mapping[str, ast.FunctionDef]
 DRAWS = ("random", "rand", "randn", "randint", "rng", "generator", "shuffle", "choice", "seed")
 
 
-def datasets(nodes: Sequence[ast.AST], names: Names, at: Line) -> Iterator[SourceDataset]:
-    """The classes of a module that are datasets of torch, or look like one."""
+def datasets(
+    nodes: Sequence[ast.AST], names: Names, at: Line, on_cuda: Collection[str]
+) -> Iterator[SourceDataset]:
+    """The classes of a module that are datasets of torch, or look like one.
+
+    ``on_cuda``: the functions and classes of the script that anything passes a GPU.
+    """
     for node in nodes:
         if isinstance(node, ast.ClassDef):
             bases = [names.of(base) for base in node.bases]
@@ -48,7 +53,7 @@ def datasets(nodes: Sequence[ast.AST], names: Names, at: Line) -> Iterator[Sourc
                 random=bool(set(DRAWS) & found),
                 endless=any(map(_never_ends, ast.walk(node))),
                 generator=_generator(methods, names, at),
-                cuda=_cuda(methods, at) or _kept_on_cuda(node.name, methods, nodes, at),
+                cuda=_cuda(methods, at) or _kept_on_cuda(node.name, methods, on_cuda, at),
             )
 
 
@@ -84,15 +89,11 @@ def _cuda(methods: Methods, at: Line) -> SourceLine | None:
 
 
 def _kept_on_cuda(
-    name: str, methods: Methods, nodes: Sequence[ast.AST], at: Line
+    name: str, methods: Methods, on_cuda: Collection[str], at: Line
 ) -> SourceLine | None:
     """Where it keeps a model on a GPU that it is given, and calls it for the items."""
-    on_gpu = any(
-        isinstance(node, ast.Call) and variable(node.func) == name and "cuda" in ast.unparse(node)
-        for node in nodes
-    )
     made = methods.get("__init__")
-    for node in ast.walk(made) if made is not None and on_gpu else ():
+    for node in ast.walk(made) if made is not None and name in on_cuda else ():
         moved = isinstance(node, ast.Assign) and any(
             isinstance(part, ast.Attribute) and part.attr in ("to", "cuda")
             for part in ast.walk(node.value)
@@ -105,7 +106,8 @@ def _kept_on_cuda(
 
 def _calls(name: str, methods: Methods) -> bool:
     return any(
-        isinstance(node, ast.Call) and variable(node.func) == name
+        isinstance(node, ast.Call)
+        and (variable(node.func) == name or variable(node.func).startswith(f"{name}."))
         for method, body in methods.items()
         if method != "__init__"
         for node in ast.walk(body)

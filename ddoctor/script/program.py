@@ -115,13 +115,27 @@ class Program:
         """
         return (*self._outside(call.scope, DEEPEST), *call.around)
 
-    def _outside(self, scope: Scope, deepest: int) -> tuple[Block, ...]:
+    def passed(self, scope: Scope, name: str) -> ast.expr | None:
+        """What the only call of a function passes for an argument; None: not known."""
+        one = self._only_call(scope)
+        given = getattr(scope.node, "args", None)
+        if one is None or not isinstance(given, ast.arguments):
+            return None
+        names = [each.arg for each in (*given.posonlyargs, *given.args)][bool(scope.owner) :]
+        by_name = {word.arg: word.value for word in one.node.keywords}
+        by_place = dict(zip(names, one.node.args, strict=False))
+        return by_name.get(name, by_place.get(name))
+
+    def _only_call(self, scope: Scope) -> Call | None:
         known = self._callers_of.get(scope, [])
         # A method has names that other objects have as well, such as `step`.
         alone = bool(scope.owner) or len(self._callers.get(_own(scope), [])) == 1
-        if len(known) != 1 or not alone or not deepest:
+        return known[0] if len(known) == 1 and alone else None
+
+    def _outside(self, scope: Scope, deepest: int) -> tuple[Block, ...]:
+        one = self._only_call(scope)
+        if one is None or not deepest:
             return ()
-        (one,) = known
         kept = (block for block in one.around if block.kind not in RANK_TESTS)
         return (*self._outside(one.scope, deepest - 1), *kept)
 
@@ -153,6 +167,12 @@ class Program:
         called = {name for call in self.calls for name in _callees(call)}
         ahead = [scope for scope in self.scopes if scope.guarded]
         ahead += [one for name in named.keys() - called - ENTRIES for one in named[name]]
+        testing = {
+            _own(call.scope.outer)
+            for call in self.calls
+            if call.tests_rank and call.scope.outer is not None
+        }
+        ahead += [scope for scope in self.scopes if testing & {*_decorators(scope)}]
         for call in self.calls:
             if call.tests_rank:
                 ahead += [one for name in _callees(call) for one in named.get(name, ())]
@@ -218,6 +238,13 @@ class Program:
 
 def _may_skip(block: Block) -> bool:
     return block.kind not in ("loop", "no-grad", "no-sync", "main-first")
+
+
+def _decorators(scope: Scope) -> Iterator[str]:
+    """The names of a function's decorators."""
+    for node in getattr(scope.node, "decorator_list", ()):
+        function = node.func if isinstance(node, ast.Call) else node
+        yield variable(function).rpartition(".")[2]
 
 
 def _own(scope: Scope) -> str:

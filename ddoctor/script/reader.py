@@ -118,6 +118,11 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         return lines[scope.module].at(node, scope.name)
 
     named = _first_lines(walks, at)
+    on_cuda = {
+        call.method
+        for call in program.calls
+        if call.method[:1].isupper() and "cuda" in source(call.node)
+    }
     return Script(
         files=tuple(module.shown for module in modules.found),
         lines=sum(len(module.lines) for module in modules.found),
@@ -129,7 +134,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             one
             for walk in walks
             for top in walk.scopes[:1]
-            for one in datasets(top.module.nodes, top.names, partial(at, scope=top))
+            for one in datasets(top.module.nodes, top.names, partial(at, scope=top), on_cuda)
         ),
         constant_seeds=_first(
             SourceSeed(function=name, at=at(node, scope), by_worker=by_worker)
@@ -301,7 +306,7 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
     node = call.node
     given = [
         *((str(number), value) for number, value in enumerate(node.args)),
-        *((word.arg or "**", word.value) for word in node.keywords),
+        *_keywords(call),
     ][:MOST_ARGUMENTS]
     branches = [block for block in call.around if block.kind in RANK_TESTS]
     around = program.around(call)
@@ -318,13 +323,13 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         arguments=tuple(_cut(source(value)) for name, value in given if name.isdigit()),
         keywords={name: _cut(source(value)) for name, value in given if not name.isdigit()},
         origins={name: origins(value, call.scope) for name, value in given},
-        values={name: text for name, value in given if (text := _assigned(value, call.scope))},
+        values={name: text for name, value in given if (text := _assigned(value, call, program))},
         on=call.on,
         made_by=origins(on, call.scope) if variable(on) and call.name.startswith(".") else (),
         assigned=_target(call),
         within=tuple(_within(around, program)),
         test=_cut(source(_condition(tests[-1], call.scope))) if tests else "",
-        unless=_cut(source(left[-1].test)) if left and left[-1].test else "",
+        unless=_cut(source(own)) if left and (own := _own_test(left[-1], call, program)) else "",
         branch=at(branches[-1].node, call.scope) if branches else None,
         always=program.always(call),
         for_some_ranks=call.scope in program.of_some_ranks,
@@ -332,8 +337,37 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
     )
 
 
-def _assigned(value: ast.expr, scope: Scope) -> str:
-    """The source of what a variable is assigned from, with that of the variables in it."""
+def _keywords(call: Call) -> Iterator[tuple[str, ast.expr]]:
+    """The keyword arguments; those of ``**options`` by name, where the source shows them all."""
+    for word in call.node.keywords:
+        made = call.scope.shown(variable(word.value)) if word.arg is None else ()
+        inner = _pairs(made[0]) if len(made) == 1 else None
+        if inner is not None:
+            yield from inner
+        else:
+            yield word.arg or "**", word.value
+
+
+def _pairs(made: ast.expr) -> Sequence[tuple[str, ast.expr]] | None:
+    """The keys and values of ``dict(a=1)`` or ``{"a": 1}``; None: it is neither."""
+    if isinstance(made, ast.Call) and variable(made.func) == "dict" and not made.args:
+        pairs = [(word.arg, word.value) for word in made.keywords]
+    elif isinstance(made, ast.Dict):
+        pairs = [
+            (getattr(key, "value", None), v) for key, v in zip(made.keys, made.values, strict=True)
+        ]
+    else:
+        return None
+    known = [(key, value) for key, value in pairs if isinstance(key, str)]
+    return known if len(known) == len(pairs) else None
+
+
+def _assigned(value: ast.expr, call: Call, program: Program) -> str:
+    """The source of what a variable is assigned from, with that of the variables in it.
+
+    That of an argument of its function, where there is one call of it.
+    """
+    scope = call.scope
     name = variable(value)
     shown = scope.shown(name) if name else ()
     parts = [source(one) for one in shown[:MOST_ASSIGNED]]
@@ -341,6 +375,10 @@ def _assigned(value: ast.expr, scope: Scope) -> str:
         inner = scope.shown(part.id) if isinstance(part, ast.Name) else ()
         if len(inner) == 1:
             parts.append(f"{part.id} = {source(inner[0])}")  # type: ignore[attr-defined]
+    for part in ast.walk(value):
+        passed = program.passed(scope, part.id) if isinstance(part, ast.Name) else None
+        if passed is not None:
+            parts.append(f"{part.id} = {source(passed)}")  # type: ignore[attr-defined]
     return _cut("; ".join(parts))
 
 
@@ -356,6 +394,17 @@ def _leaves_the_step(block: Block) -> bool:
     return isinstance(block.node, ast.If) and isinstance(
         block.node.body[-1], ast.Continue | ast.Return
     )
+
+
+def _own_test(block: Block, call: Call, program: Program) -> ast.expr | None:
+    """The test of a branch, unless a collective gives it its value on all ranks."""
+    if block.test is None:
+        return None
+    shown = (one for part in ast.walk(block.test) for one in call.scope.shown(variable(part)))
+    nodes = {part for one in (block.test, *shown) for part in ast.walk(one)}
+    within = (one for one in call.scope.calls if one.node in nodes)
+    agreed = any(is_collective(one) or program.reached(one) for one in within)
+    return None if agreed else block.test
 
 
 def _target(call: Call) -> str:

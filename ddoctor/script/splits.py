@@ -12,7 +12,9 @@ from ddoctor.script.scopes import Call, Scope
 
 RANKS = frozenset({"rank", "ranks", "world", "replica", "replicas", "procid"})
 OF_DEVICES = frozenset({"local", "gpu", "device"})
-NO_SPLITTERS = ("split", "rsplit", "train_test_split", "path")
+OF_MODELS = ("fully_shard", "FullyShardedDataParallel", "FSDP", "parallelize_module")
+"""Functions that share out a model."""
+NO_SPLITTERS = ("split", "rsplit", "train_test_split", "path", *OF_MODELS)
 SPLITTERS = frozenset({"sampler", "shard", "shards", "sharded", "split", "distribute", "mesh"})
 """Words of functions that share data out, whatever they get."""
 SEEDING = frozenset(
@@ -41,13 +43,19 @@ def splits(program: Program) -> Iterator[tuple[ast.AST, Scope]]:
     for call in program.calls:
         selects = call.method not in HARMLESS and _passes(call, program, seeds)
         splitter = SPLITTERS & lower(call.method) and call.method not in NO_SPLITTERS
-        if selects or splitter:
+        if selects or (splitter and not _shards_a_model(call, program)):
             yield call.node, call.scope
     for scope in program.scopes:
         for node in scope.module.nodes if scope.outer is None else ():
             selects = isinstance(node, ast.Subscript) and _is_rank(node.slice, seeds)
             if selects or (isinstance(node, ast.BinOp) and node not in seeds and _shifts(node)):
                 yield node, scope
+
+
+def _shards_a_model(call: Call, program: Program) -> bool:
+    """Whether a function of the script, with such a word in its name, shards a model."""
+    called = program.called(call)
+    return called is not None and any(one.method in OF_MODELS for one in called.calls)
 
 
 def _seeds(call: Call) -> Iterator[ast.expr]:
