@@ -90,8 +90,10 @@ def _of_one_rank(made: SourceCall, script: Script) -> str:
     keyword, place = OF_TORCH.get(last, GET_SCHEDULER if last == "get_scheduler" else SCHEDULE)
     given = made.argument(keyword, place) or ""
     text = made.values.get(keyword, made.values.get(str(place), "")) or given
-    if re.search(r"/\s*[\w.()]*num_processes", text):
-        return text
+    for part in text.split("; "):
+        # A number that is divided itself may be so once the schedule has it.
+        if re.search(r"/\s*[\w.()]*num_processes", part) and given not in part:
+            return part
     for one in script.of(".prepare"):
         same = (one.at.file, one.at.function) == (made.at.file, made.at.function)
         for name in targets(one) if same and one.at.line < made.at.line else ():

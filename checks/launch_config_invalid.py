@@ -22,6 +22,7 @@ from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
 from ddoctor.analysis.launch_mistakes import shown as named
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.script import Script
@@ -88,6 +89,35 @@ def batches_that_do_not_divide(plan: LaunchPlan, script: Script) -> Iterator[Fin
                 ),
             )
             return
+
+
+OF_LIGHTNING = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
+
+
+def devices_of_lightning(launch: Launch, script: Script) -> Iterator[Finding]:
+    """Lightning under srun wants a task for each of its devices."""
+    tasks = launch.get("tasks-per-host")
+    if tasks is None or tasks.number is None or "srun" not in launch.around:
+        return
+    for one in script.of(*OF_LIGHTNING) if launch.launcher == "python" else ():
+        text = one.argument("devices") or ""
+        setting = launch.argument(text)
+        devices = int(text) if text.isdigit() else setting.number if setting is not None else None
+        if devices and devices != tasks.number:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} has {devices} devices on each host, and Slurm starts "
+                f"{tasks.value} task{'s' * (tasks.number > 1)} there ({tasks.at}): Lightning needs "
+                "a task for each device",
+                evidence=(Observation(name="tasks", value=tasks.number, source=tasks.at),),
+                fixes=(
+                    Fix(
+                        summary="start as many tasks as there are devices",
+                        paste=f"#SBATCH --ntasks-per-node={devices}",
+                    ),
+                ),
+            )
 
 
 def a_cache_in_training(plan: LaunchPlan, script: Script) -> Iterator[Finding]:

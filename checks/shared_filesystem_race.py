@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
-from ddoctor.analysis.script_source import is_plain, shown
+from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import RankEnding, TrainingRun
@@ -125,6 +125,7 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             return
 
 
+OF_VISION = "torchvision.datasets."
 TRAINERS = ("Trainer", "TRL", "Lightning")
 """Frameworks whose loop no line of the script shows."""
 
@@ -156,6 +157,31 @@ def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                             "if int(os.environ['RANK']) == 0:\n"
                             f"    {one.at.text}\n"
                             "torch.distributed.barrier()"
+                        ),
+                    ),
+                ),
+            )
+            return
+
+
+def all_ranks_download(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """All ranks download and unpack a dataset of torchvision, if it is not there yet."""
+    for one in script.calls if (plan.ranks or 0) > 1 and script.of(*WRAPPERS) else ():
+        downloads = one.name.startswith(OF_VISION) and one.argument("download") == "True"
+        if downloads and one.on_all_ranks and not one.test:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                because=f"all {plan.ranks} ranks run {shown(one.at)}: without the files, all "
+                "download and unpack them at the same time",
+                fixes=(
+                    Fix.python(
+                        summary="download on one rank of each host while the others wait",
+                        paste=(
+                            "if local_rank == 0:\n"
+                            f"    {one.at.text}\n"
+                            "torch.distributed.barrier()\n"
+                            "# then the same line on all ranks, with download=False"
                         ),
                     ),
                 ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from contextlib import suppress
+from itertools import chain
 
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.evidence.source_text import syntax_tree
@@ -67,10 +68,12 @@ def worker_count(loader: SourceCall) -> int | None:
 def written(call: SourceCall) -> str:
     """The call alone, without the rest of its statement."""
     name = call.name.rpartition(".")[2]
-    keywords = (
+    keywords = [
         f"**{value}" if keyword == "**" else f"{keyword}={value}"
         for keyword, value in call.keywords.items()
-    )
+        if keyword not in chain(*call.spread.values())
+    ]
+    keywords += [f"**{name}" for name in call.spread]
     function = f"{call.on}.{name}" if call.on else name
     return f"{function}({', '.join((*call.arguments, *keywords))})"
 
@@ -88,10 +91,12 @@ def targets(call: SourceCall) -> tuple[str, ...]:
 
 def with_keywords(call: SourceCall, **values: str | None) -> str:
     """The statement of a call with other keyword arguments; None removes one."""
-    tree = _parsed(call.at.text)
+    spread = {*chain(*call.spread.values())}
+    tree = _parsed(call.at.text) if not spread & values.keys() else None
     name = call.name.rpartition(".")[2]
+    count = len(call.keywords.keys() - spread) + len(call.spread)
     for node in ast.walk(tree) if tree is not None else ():
-        own = isinstance(node, ast.Call) and len(node.keywords) == len(call.keywords)
+        own = isinstance(node, ast.Call) and len(node.keywords) == count
         if own and isinstance(node, ast.Call) and len(node.args) == len(call.arguments):
             node.keywords = [word for word in node.keywords if word.arg not in values]
             node.keywords += [

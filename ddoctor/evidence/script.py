@@ -56,7 +56,9 @@ class SourceCall(Part, frozen=True, kw_only=True):
     arguments: tuple[str, ...] = ()
     """The source of the positional arguments."""
     keywords: Mapping[str, str] = {}
-    """The source of the keyword arguments."""
+    """The source of the keyword arguments; of ``**options``, those that its dictionary gives."""
+    spread: Mapping[str, tuple[str, ...]] = {}
+    """Which of them a dictionary gives, by its variable."""
     origins: Mapping[str, tuple[str, ...]] = {}
     """What makes the value of an argument, by its keyword or its position.
 

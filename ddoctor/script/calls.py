@@ -32,7 +32,7 @@ MATTERING = (
     *("wandb.init", "accelerate.", "deepspeed.init", "gc.collect", "lightning.", "transformers."),
     *("torch.optim.", "diffusers.optimization.", "datasets.load_dataset"),
     *("torch.distributed.checkpoint.", "torch.distributed.fsdp.", "shutil.rmtree"),
-    *("peft.", "trl.", "ray.train."),
+    *("peft.", "trl.", "ray.train.", "torchvision.datasets."),
 )
 """The beginnings of their full names."""
 OF_CUDA = frozenset(

@@ -322,6 +322,7 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         at=at(node, call.scope),
         arguments=tuple(_cut(source(value)) for name, value in given if name.isdigit()),
         keywords={name: _cut(source(value)) for name, value in given if not name.isdigit()},
+        spread={name: tuple(dict(pairs)) for name, pairs in _spread(call).items()},
         origins={name: origins(value, call.scope) for name, value in given},
         values={name: text for name, value in given if (text := _assigned(value, call, program))},
         on=call.on,
@@ -339,13 +340,20 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
 
 def _keywords(call: Call) -> Iterator[tuple[str, ast.expr]]:
     """The keyword arguments; those of ``**options`` by name, where the source shows them all."""
+    spread = _spread(call)
     for word in call.node.keywords:
-        made = call.scope.shown(variable(word.value)) if word.arg is None else ()
-        inner = _pairs(made[0]) if len(made) == 1 else None
-        if inner is not None:
-            yield from inner
+        if word.arg is None and (name := variable(word.value)) in spread:
+            yield from spread[name]
         else:
             yield word.arg or "**", word.value
+
+
+def _spread(call: Call) -> Mapping[str, Sequence[tuple[str, ast.expr]]]:
+    """The options that dictionaries give, by variable."""
+    names = (variable(word.value) for word in call.node.keywords if word.arg is None)
+    made = {name: call.scope.shown(name) for name in names if name}
+    pairs = {name: _pairs(values[0]) for name, values in made.items() if len(values) == 1}
+    return {name: known for name, known in pairs.items() if known is not None}
 
 
 def _pairs(made: ast.expr) -> Sequence[tuple[str, ast.expr]] | None:

@@ -223,3 +223,67 @@ def test_transforms_of_a_trainer(tmp_path: Path, workers: str, noted: bool) -> N
     """
     found = causes(tmp_path, "torchrun --standalone --nproc-per-node 2 train.py", source)
     assert ("dataloader-bottleneck" in found) is noted
+
+
+SOURCED = """
+    set -e
+    {reads}
+    torchrun --standalone --nproc-per-node="${{1:?ranks}}" train.py
+"""
+
+
+@pytest.mark.parametrize(
+    ("reads", "file", "wrong"),
+    [
+        ("source own.env", "export NCCL_SOCKET_IFACE=eth0", True),
+        (". ./own.env", "export NCCL_SOCKET_IFACE=eth0", True),
+        ("set -a; source own.env; set +a", "NCCL_SOCKET_IFACE=eth0", True),
+        ("source own.env", "NCCL_SOCKET_IFACE=eth0", False),
+        ("source own.env", "export NCCL_SOCKET_IFNAME=eth0", False),
+        ("source own.env", "source own.env\nexport NCCL_SOCKET_IFNAME=eth0", False),
+        ("source other.env", "export NCCL_SOCKET_IFACE=eth0", False),
+    ],
+)
+def test_a_file_that_the_script_reads(tmp_path: Path, reads: str, file: str, wrong: bool) -> None:
+    (tmp_path / "own.env").write_text(file + "\n")
+    found = told(tmp_path, "bash run.sh 2", run_sh=SOURCED.format(reads=reads))
+    assert ("environment-variable-invalid" in {one.cause for one in found}) is wrong
+    assert "launch-config-invalid" not in {one.cause for one in found}
+
+
+LIGHTNING = """
+    import lightning as L
+    import argparse
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gpus", type=int, default=1)
+    options = parser.parse_args()
+    L.Trainer(accelerator="gpu", devices={devices}, num_nodes=2, strategy="ddp").fit(model)
+"""
+TASKS = """
+    #!/bin/bash
+    #SBATCH --nodes=2
+    #SBATCH --gres=gpu:4
+    #SBATCH --ntasks-per-node={tasks}
+    {starts}python train.py --gpus 4
+"""
+
+
+@pytest.mark.parametrize(
+    ("devices", "tasks", "starts", "wrong"),
+    [
+        ("4", 1, "srun ", True),
+        ("options.gpus", 1, "srun ", True),
+        ("4", 4, "srun ", False),
+        ("options.gpus", 4, "srun ", False),
+        ("'auto'", 1, "srun ", False),
+        ("4", 1, "", False),
+    ],
+)
+def test_a_task_for_each_device_of_lightning(
+    tmp_path: Path, devices: str, tasks: int, starts: str, wrong: bool
+) -> None:
+    script = dedent(TASKS).lstrip().format(tasks=tasks, starts=starts)
+    source = LIGHTNING.format(devices=devices)
+    (tmp_path / "job.sbatch").write_text(script)
+    found = causes(tmp_path, "sbatch job.sbatch", source)
+    assert ("launch-config-invalid" in found) is wrong

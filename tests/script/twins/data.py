@@ -61,6 +61,19 @@ class Encoded(Dataset):
     def __getitem__(self, index):
         return self.encoder(self.images[index])
 """
+IN_A_DICTIONARY = OF_SEEDED.replace(
+    "loader =", "options = dict(worker_init_fn=seed_worker, num_workers=4)\nloader ="
+).replace("worker_init_fn=seed_worker, num_workers=4, persistent", "**options, persistent")
+SHARDS_MODEL = """
+from torch.distributed.fsdp import fully_shard
+
+def sharded(model):
+    for block in model.blocks:
+        fully_shard(block)
+    return fully_shard(model)
+"""
+SHARDED_BY_HAND = SET_UP.replace("DDP(Net().to(local_rank))", "sharded(Net().to(local_rank))")
+WHOLE_DATA = "loader = DataLoader(data, shuffle=True, num_workers=4, persistent_workers=True)\n"
 RAY = """
 import ray.train.torch
 import torch
@@ -155,6 +168,26 @@ TWINS = {
             loader=LOADER.replace(
                 "num_workers=4", 'num_workers=4, multiprocessing_context="spawn"'
             ),
+        ),
+    ),
+    "workers seeded by a constant, by options in a dictionary": (
+        "identical-rng-across-workers",
+        ddp(head=SEEDED.format(seed=1234), loader=IN_A_DICTIONARY),
+        ddp(head=SEEDED.format(seed="1234 + worker + dist.get_rank()"), loader=IN_A_DICTIONARY),
+        ddp(
+            head=SEEDED.format(seed=1234),
+            loader=IN_A_DICTIONARY.replace("worker_init_fn=seed_worker, ", ""),
+        ),
+    ),
+    "no part for each rank, beside a function that shards the model": (
+        "duplicate-data-across-ranks",
+        ddp(head=SHARDS_MODEL, set_up=SHARDED_BY_HAND, loader=WHOLE_DATA, each_epoch=""),
+        ddp(head=SHARDS_MODEL, set_up=SHARDED_BY_HAND),
+        ddp(
+            head=SHARDS_MODEL + "\ndef shard(data):\n    return data[own_part()]\n",
+            set_up=SHARDED_BY_HAND,
+            loader=WHOLE_DATA.replace("(data,", "(shard(data),"),
+            each_epoch="",
         ),
     ),
     "a loader that Ray prepares": (

@@ -9,8 +9,32 @@ EVALUATED = LOADER + (
     "val_loader = DataLoader(Images(), sampler=DistributedSampler(Images(), shuffle=False),"
     " num_workers=4)\n"
 )
+DOWNLOADS = ddp(
+    head="from torchvision import datasets",
+    set_up=SET_UP.replace("Images()", "datasets.DTD(root, download={})"),
+)
 MET = "for kind in {}:\n    totals[kind] = totals.get(kind, 0) + 1\n"
 REDUCED = "for kind, count in totals.items():\n    dist.all_reduce(torch.tensor(count))\n"
+ANY_RANK = """
+def anyone(flag):
+    flag = flag.float()
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag.item())
+"""
+ALONE = """
+import functools
+
+def leader(function):
+    @functools.wraps(function)
+    def inner(*given):
+        if dist.get_rank() == 0:
+            return function(*given)
+    return inner
+
+{}
+def keep(name):
+    torch.save(model.state_dict(), folder / name)
+"""
 BAD = "if not torch.isfinite(loss):\n    {}\nloss.backward()"
 EARLY = "NAME = torch.cuda.get_device_name()\n"
 LATE = 'def main(gpus):\n    os.environ["CUDA_VISIBLE_DEVICES"] = gpus\n'
@@ -121,6 +145,37 @@ class Stopper:
         {}return value > 3
 """
 TWINS = {
+    "a step that one rank leaves, unless a function asks all": (
+        "rank-dependent-control-flow",
+        ddp(step=STEP.replace("loss.backward()", BAD.format("continue"))),
+        ddp(
+            head=ANY_RANK,
+            step=STEP.replace(
+                "loss.backward()",
+                "if anyone(~torch.isfinite(loss)):\n    continue\nloss.backward()",
+            ),
+        ),
+        ddp(
+            head=ANY_RANK,
+            step=STEP.replace(
+                "loss.backward()",
+                "bad = anyone(~torch.isfinite(loss))\nif bad:\n    continue\nloss.backward()",
+            ),
+        ),
+    ),
+    "a file whose name the only call gives": (
+        "shared-filesystem-race",
+        ddp(head=ALONE.format(""), epoch='keep("latest.pt")'),
+        ddp(head=ALONE.format("@leader"), epoch='keep("latest.pt")'),
+        ddp(head=ALONE.format(""), epoch='keep(f"latest-{dist.get_rank()}.pt")'),
+        ddp(head=ALONE.format(""), epoch='if dist.get_rank() == 0:\n    keep("latest.pt")'),
+    ),
+    "a download on all ranks": (
+        "shared-filesystem-race",
+        DOWNLOADS.format("True"),
+        DOWNLOADS.format("False"),
+        DOWNLOADS.format("local_rank == 0"),
+    ),
     "a dataset that every rank writes": (
         "shared-filesystem-race",
         PREPARED + ACCELERATE.replace("for epoch", "packed(args.data)\n    for epoch", 1),
