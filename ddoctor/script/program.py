@@ -37,6 +37,7 @@ class Program:
         """The loops that call backward and step an optimizer."""
         self.epochs: set[ast.AST] = set()
         """The loops around them."""
+        self._passed: dict[Scope, Mapping[str, ast.expr]] = {}
         self._called = {call.node: self._resolve(call) for call in self.calls}
         self._find_loops()
 
@@ -115,16 +116,20 @@ class Program:
         """
         return (*self._outside(call.scope, DEEPEST), *call.around)
 
-    def passed(self, scope: Scope, name: str) -> ast.expr | None:
-        """What the only call of a function passes for an argument; None: not known."""
+    def passed(self, scope: Scope) -> Mapping[str, ast.expr]:
+        """What the only call of a function passes, by argument; empty: there is no such call."""
+        if scope not in self._passed:
+            self._passed[scope] = self._arguments(scope)
+        return self._passed[scope]
+
+    def _arguments(self, scope: Scope) -> Mapping[str, ast.expr]:
         one = self._only_call(scope)
         given = getattr(scope.node, "args", None)
         if one is None or not isinstance(given, ast.arguments):
-            return None
+            return {}
         names = [each.arg for each in (*given.posonlyargs, *given.args)][bool(scope.owner) :]
-        by_name = {word.arg: word.value for word in one.node.keywords}
-        by_place = dict(zip(names, one.node.args, strict=False))
-        return by_name.get(name, by_place.get(name))
+        by_name = {word.arg: word.value for word in one.node.keywords if word.arg is not None}
+        return {**dict(zip(names, one.node.args, strict=False)), **by_name}
 
     def _only_call(self, scope: Scope) -> Call | None:
         known = self._callers_of.get(scope, [])

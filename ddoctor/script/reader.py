@@ -118,10 +118,16 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         return lines[scope.module].at(node, scope.name)
 
     named = _first_lines(walks, at)
+    classes = {
+        node.name
+        for walk in walks
+        for node in walk.scopes[0].module.nodes
+        if isinstance(node, ast.ClassDef)
+    }
     on_cuda = {
         call.method
         for call in program.calls
-        if call.method[:1].isupper() and "cuda" in source(call.node)
+        if call.method in classes and "cuda" in source(call.node)
     }
     return Script(
         files=tuple(module.shown for module in modules.found),
@@ -350,6 +356,8 @@ def _keywords(call: Call) -> Iterator[tuple[str, ast.expr]]:
 
 def _spread(call: Call) -> Mapping[str, Sequence[tuple[str, ast.expr]]]:
     """The options that dictionaries give, by variable."""
+    if all(word.arg is not None for word in call.node.keywords):
+        return {}
     names = (variable(word.value) for word in call.node.keywords if word.arg is None)
     made = {name: call.scope.shown(name) for name in names if name}
     pairs = {name: _pairs(values[0]) for name, values in made.items() if len(values) == 1}
@@ -383,10 +391,12 @@ def _assigned(value: ast.expr, call: Call, program: Program) -> str:
         inner = scope.shown(part.id) if isinstance(part, ast.Name) else ()
         if len(inner) == 1:
             parts.append(f"{part.id} = {source(inner[0])}")  # type: ignore[attr-defined]
-    for part in ast.walk(value):
-        passed = program.passed(scope, part.id) if isinstance(part, ast.Name) else None
-        if passed is not None:
-            parts.append(f"{part.id} = {source(passed)}")  # type: ignore[attr-defined]
+    passed = program.passed(scope)
+    parts += (
+        f"{part.id} = {source(passed[part.id])}"
+        for part in (ast.walk(value) if passed else ())
+        if isinstance(part, ast.Name) and part.id in passed
+    )
     return _cut("; ".join(parts))
 
 
