@@ -100,9 +100,7 @@ def devices_of_lightning(launch: Launch, script: Script) -> Iterator[Finding]:
     if tasks is None or tasks.number is None or "srun" not in launch.around:
         return
     for one in script.of(*OF_LIGHTNING) if launch.launcher == "python" else ():
-        text = one.argument("devices") or ""
-        setting = launch.argument(text)
-        devices = int(text) if text.isdigit() else setting.number if setting is not None else None
+        devices = launch.written(one.argument("devices"))
         if devices and devices != tasks.number:
             yield Finding(
                 severity=Severity.ERROR,

@@ -191,9 +191,9 @@ def spawned(script: Script, launch: Launch) -> Iterator[Finding]:
     if (launch.hosts or 1) > 1:
         return
     for starts in script.of("torch.multiprocessing.spawn"):
-        count = _given(starts.argument("nprocs", 2), launch)
+        count = launch.written(starts.argument("nprocs", 2))
         for joins in script.of("torch.distributed.init_process_group"):
-            world = _given(joins.argument("world_size", 3), launch)
+            world = launch.written(joins.argument("world_size", 3))
             if count is not None and world is not None and count != world:
                 yield Finding(
                     severity=Severity.ERROR,
@@ -208,14 +208,6 @@ def spawned(script: Script, launch: Launch) -> Iterator[Finding]:
                     ),
                 )
                 return
-
-
-def _given(text: str | None, launch: Launch) -> int | None:
-    """A number that is written there, or that an argument of the script has; None: unknown."""
-    if text is None:
-        return None
-    setting = launch.argument(text)
-    return int(text) if text.isdigit() else setting.number if setting is not None else None
 
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:

@@ -90,6 +90,13 @@ class Launch(Section, frozen=True, kw_only=True):
         """The script's argument that its source reads as ``args.workers``; None: it is not set."""
         return self.get(f"arg.{text.rpartition('.')[2]}")
 
+    def written(self, text: str | None) -> int | None:
+        """A number of the script's source, ``4`` or ``args.workers``; None: unknown."""
+        if text is None or text.isdigit():
+            return int(text) if text else None
+        found = self.argument(text)
+        return found.number if found is not None else None
+
     def on(self, name: str) -> bool:
         """Whether this setting is switched on."""
         found = self.get(name)

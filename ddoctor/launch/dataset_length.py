@@ -63,13 +63,27 @@ def _constant(node: ast.expr) -> Iterator[tuple[ast.expr, int]]:
 
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
-    """The calls of ``FUNCTIONS``, but those for an evaluation."""
-    for node in ast.walk(tree):
+    """The calls of ``FUNCTIONS``, but those for an evaluation, and those of a branch."""
+    for node in _always(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) and node.value:
             targets = node.targets if isinstance(node, ast.Assign) else []
-            for call in ast.walk(node.value):
+            for call in _always(node.value):
                 if isinstance(call, ast.Call) and named(call.func) in FUNCTIONS:
                     on = [call.func.value] if isinstance(call.func, ast.Attribute) else []
                     words = " ".join(map(ast.unparse, (*targets, *on)))
-                    if not OF_EVALUATION.search(words):
+                    # A few samples may be selected to be shown.
+                    shows = named(call.func) == "select" and "train" not in words.lower()
+                    if not OF_EVALUATION.search(words) and not shows:
                         yield call
+
+
+def _always(tree: ast.AST) -> Iterator[ast.AST]:
+    """A node and what is in it, without what a branch may skip."""
+    ahead = [tree]
+    while ahead:
+        node = ahead.pop()
+        yield node
+        if isinstance(node, ast.If) and ast.unparse(node.test).startswith("__name__"):
+            ahead += node.body
+        elif not isinstance(node, ast.If | ast.IfExp):
+            ahead += ast.iter_child_nodes(node)

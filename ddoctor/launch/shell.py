@@ -69,13 +69,14 @@ class Script:
     folder: Path | None = None
     """That of the command, in which files are that it reads with ``source``; None: they are not
     read."""
+    exports_all: bool = False
+    """Whether it exports each variable that it sets, ``set -a``."""
     nested: int = 0
     """Number of scripts that read this one with ``source``."""
     broken: list[Word] = field(default_factory=list)
     """Lines whose last backslash a blank or a comment follows."""
 
     def __post_init__(self) -> None:
-        self.exports_all = False
         self.exported.update(self.variables)
 
     def commands(self, text: str) -> Iterator[Command]:
@@ -107,25 +108,23 @@ class Script:
         elif words[0].text in ("source", ".") and len(words) > 1:
             self._source(words[1].text)
         elif words[0].text == "set" and len(words) == 2:
-            self.exports_all = self.exports_all or words[1].text in ("-a", "-o allexport")
-            self.exports_all = self.exports_all and words[1].text != "+a"
+            self.exports_all = {"-a": True, "+a": False}.get(words[1].text, self.exports_all)
         elif words[0].text not in ENDS:
             passed = [one for name, one in self.variables.items() if name in self.exported]
             variables = (*passed, *own.values())
             yield Command(words=tuple(words), variables=variables, beside=beside)
 
     def _source(self, name: str) -> None:
-        """Take the variables that a file sets which this script reads."""
-        path = self.folder / os.path.dirname(self.file) / name if self.folder is not None else None
-        if path is None or self.nested >= MOST_SOURCED:
+        """Take the variables that a file sets which this script reads, by a relative path."""
+        if self.folder is None or self.nested >= MOST_SOURCED or os.path.isabs(name):
             return
-        if not files.is_there(path):
-            path = (self.folder or path) / name
-        with suppress(DoctorError):
-            read = replace(self, file=name, nested=self.nested + 1, broken=[])
-            read.exports_all = self.exports_all
-            for _ in read.commands(files.text(path, name)):
-                pass
+        for folder in (self.folder, self.folder / os.path.dirname(self.file)):
+            if files.is_there(folder / name):
+                with suppress(DoctorError):
+                    inner = replace(self, file=name, nested=self.nested + 1, broken=[])
+                    for _ in inner.commands(files.text(folder / name, name)):
+                        pass
+                return
 
     def _expanded(self, words: Sequence[tuple[str, int]]) -> Iterator[Word]:
         """The words with variables put in; one that holds a command or options becomes several."""

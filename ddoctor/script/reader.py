@@ -96,6 +96,8 @@ LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkp
 IN_PARTS = ("HfDeepSpeedConfig", "Init", "GatheredParameters")
 HOLDS_BACK = ("no_sync", "require_backward_grad_sync", "set_requires_gradient_sync")
 AHEAD = "non_blocking=True"
+CHANGES = ("update", "setdefault", "pop", "popitem", "clear")
+"""Methods of a dictionary."""
 SETTINGS = ("torch.backends.", "os.environ[")
 
 Fact = TypeVar("Fact")
@@ -358,10 +360,23 @@ def _spread(call: Call) -> Mapping[str, Sequence[tuple[str, ast.expr]]]:
     """The options that dictionaries give, by variable."""
     if all(word.arg is not None for word in call.node.keywords):
         return {}
-    names = (variable(word.value) for word in call.node.keywords if word.arg is None)
-    made = {name: call.scope.shown(name) for name in names if name}
+    names = {variable(word.value) for word in call.node.keywords if word.arg is None} - {""}
+    # One that is changed later may hold more.
+    names -= {name for node in call.scope.module.nodes if (name := _changed(node))}
+    made = {name: call.scope.shown(name) for name in names}
     pairs = {name: _pairs(values[0]) for name, values in made.items() if len(values) == 1}
     return {name: known for name, known in pairs.items() if known is not None}
+
+
+def _changed(node: ast.AST) -> str:
+    """The dictionary that a statement or a call changes; empty: none."""
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return variable(node.value)
+    if isinstance(node, ast.AugAssign):
+        return variable(node.target)
+    method = node.func if isinstance(node, ast.Call) else None
+    changes = isinstance(method, ast.Attribute) and method.attr in CHANGES
+    return variable(method.value) if isinstance(method, ast.Attribute) and changes else ""
 
 
 def _pairs(made: ast.expr) -> Sequence[tuple[str, ast.expr]] | None:

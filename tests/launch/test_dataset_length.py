@@ -54,6 +54,8 @@ def test_samples_that_fill_no_batch(tmp_path: Path, data: str) -> None:
         SLICED.replace("train", "test"),
         MADE.replace("data", "val_data"),
         MADE.replace("torch.randn(1000, 8)", "images"),
+        SLICED.replace("data = ", "if args.batch_size < 2: data = "),
+        SELECTED.replace("train = ", "few = ").replace('split="train"', "name"),
     ],
 )
 def test_a_length_that_is_not_known(tmp_path: Path, data: str) -> None:

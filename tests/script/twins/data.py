@@ -64,6 +64,10 @@ class Encoded(Dataset):
 IN_A_DICTIONARY = OF_SEEDED.replace(
     "loader =", "options = dict(worker_init_fn=seed_worker, num_workers=4)\nloader ="
 ).replace("worker_init_fn=seed_worker, num_workers=4, persistent", "**options, persistent")
+OF_OPTIONS = (
+    "sampler = DistributedSampler(data)\noptions = dict(batch_size=8)\n{}\n"
+    "loader = DataLoader(data, sampler=sampler, **options)\n"
+)
 SHARDS_MODEL = """
 from torch.distributed.fsdp import fully_shard
 
@@ -178,6 +182,13 @@ TWINS = {
             head=SEEDED.format(seed=1234),
             loader=IN_A_DICTIONARY.replace("worker_init_fn=seed_worker, ", ""),
         ),
+    ),
+    "no workers, by options in a dictionary": (
+        "dataloader-bottleneck",
+        ddp(loader=OF_OPTIONS.format("")),
+        ddp(loader=OF_OPTIONS.format("options['num_workers'] = 4")),
+        ddp(loader=OF_OPTIONS.format("options.update(on_gpu)")),
+        ddp(loader=OF_OPTIONS.format("options |= on_gpu")),
     ),
     "no part for each rank, beside a function that shards the model": (
         "duplicate-data-across-ranks",
