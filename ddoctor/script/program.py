@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from ddoctor.script.calls import is_collective
-from ddoctor.script.modules import MAIN
+from ddoctor.script.modules import MAIN, Module
 from ddoctor.script.names import PRINT, variable
 from ddoctor.script.ranks import lower
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
@@ -23,6 +23,8 @@ FEWEST = 3
 """Functions that are followed from a branch to a collective."""
 ENTRIES = frozenset({"", "main", "__call__", "forward"})
 """Functions that Python or torch call: the top level, main, and methods of objects."""
+CHANGES = ("update", "setdefault", "pop", "popitem", "clear")
+"""Methods of a dictionary."""
 
 
 class Program:
@@ -37,6 +39,7 @@ class Program:
         """The loops that call backward and step an optimizer."""
         self.epochs: set[ast.AST] = set()
         """The loops around them."""
+        self._changes: dict[Module, frozenset[str]] = {}
         self._passed: dict[Scope, Mapping[str, ast.expr]] = {}
         self._called = {call.node: self._resolve(call) for call in self.calls}
         self._find_loops()
@@ -130,6 +133,12 @@ class Program:
         names = [each.arg for each in (*given.posonlyargs, *given.args)][bool(scope.owner) :]
         by_name = {word.arg: word.value for word in one.node.keywords if word.arg is not None}
         return {**dict(zip(names, one.node.args, strict=False)), **by_name}
+
+    def changed(self, module: Module) -> frozenset[str]:
+        """The dictionaries that a module changes after it has made them."""
+        if module not in self._changes:
+            self._changes[module] = frozenset(map(_changed, module.nodes))
+        return self._changes[module]
 
     def _only_call(self, scope: Scope) -> Call | None:
         known = self._callers_of.get(scope, [])
@@ -243,6 +252,17 @@ class Program:
 
 def _may_skip(block: Block) -> bool:
     return block.kind not in ("loop", "no-grad", "no-sync", "main-first")
+
+
+def _changed(node: ast.AST) -> str:
+    """The dictionary that a statement or a call changes; empty: none."""
+    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
+        return variable(node.value)
+    if isinstance(node, ast.AugAssign):
+        return variable(node.target)
+    method = node.func if isinstance(node, ast.Call) else None
+    changes = isinstance(method, ast.Attribute) and method.attr in CHANGES
+    return variable(method.value) if isinstance(method, ast.Attribute) and changes else ""
 
 
 def _decorators(scope: Scope) -> Iterator[str]:

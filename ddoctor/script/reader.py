@@ -96,8 +96,6 @@ LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkp
 IN_PARTS = ("HfDeepSpeedConfig", "Init", "GatheredParameters")
 HOLDS_BACK = ("no_sync", "require_backward_grad_sync", "set_requires_gradient_sync")
 AHEAD = "non_blocking=True"
-CHANGES = ("update", "setdefault", "pop", "popitem", "clear")
-"""Methods of a dictionary."""
 SETTINGS = ("torch.backends.", "os.environ[")
 
 Fact = TypeVar("Fact")
@@ -314,7 +312,7 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
     node = call.node
     given = [
         *((str(number), value) for number, value in enumerate(node.args)),
-        *_keywords(call),
+        *_keywords(call, program),
     ][:MOST_ARGUMENTS]
     branches = [block for block in call.around if block.kind in RANK_TESTS]
     around = program.around(call)
@@ -330,7 +328,7 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         at=at(node, call.scope),
         arguments=tuple(_cut(source(value)) for name, value in given if name.isdigit()),
         keywords={name: _cut(source(value)) for name, value in given if not name.isdigit()},
-        spread={name: tuple(dict(pairs)) for name, pairs in _spread(call).items()},
+        spread={name: tuple(dict(pairs)) for name, pairs in _spread(call, program).items()},
         origins={name: origins(value, call.scope) for name, value in given},
         values={name: text for name, value in given if (text := _assigned(value, call, program))},
         on=call.on,
@@ -346,9 +344,9 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
     )
 
 
-def _keywords(call: Call) -> Iterator[tuple[str, ast.expr]]:
+def _keywords(call: Call, program: Program) -> Iterator[tuple[str, ast.expr]]:
     """The keyword arguments; those of ``**options`` by name, where the source shows them all."""
-    spread = _spread(call)
+    spread = _spread(call, program)
     for word in call.node.keywords:
         if word.arg is None and (name := variable(word.value)) in spread:
             yield from spread[name]
@@ -356,27 +354,16 @@ def _keywords(call: Call) -> Iterator[tuple[str, ast.expr]]:
             yield word.arg or "**", word.value
 
 
-def _spread(call: Call) -> Mapping[str, Sequence[tuple[str, ast.expr]]]:
+def _spread(call: Call, program: Program) -> Mapping[str, Sequence[tuple[str, ast.expr]]]:
     """The options that dictionaries give, by variable."""
     if all(word.arg is not None for word in call.node.keywords):
         return {}
     names = {variable(word.value) for word in call.node.keywords if word.arg is None} - {""}
     # One that is changed later may hold more.
-    names -= {name for node in call.scope.module.nodes if (name := _changed(node))}
+    names -= program.changed(call.scope.module)
     made = {name: call.scope.shown(name) for name in names}
     pairs = {name: _pairs(values[0]) for name, values in made.items() if len(values) == 1}
     return {name: known for name, known in pairs.items() if known is not None}
-
-
-def _changed(node: ast.AST) -> str:
-    """The dictionary that a statement or a call changes; empty: none."""
-    if isinstance(node, ast.Subscript) and not isinstance(node.ctx, ast.Load):
-        return variable(node.value)
-    if isinstance(node, ast.AugAssign):
-        return variable(node.target)
-    method = node.func if isinstance(node, ast.Call) else None
-    changes = isinstance(method, ast.Attribute) and method.attr in CHANGES
-    return variable(method.value) if isinstance(method, ast.Attribute) and changes else ""
 
 
 def _pairs(made: ast.expr) -> Sequence[tuple[str, ast.expr]] | None:
