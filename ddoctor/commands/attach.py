@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddoctor.report.options import ReportOptions
+
+if TYPE_CHECKING:
+    from ddoctor.report.metrics import Metrics
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,6 @@ def attach(options: AttachOptions) -> int:
     from ddoctor.errors import DoctorError
     from ddoctor.live import sampling_rate, watching
     from ddoctor.live.attach import SamplingOptions
-    from ddoctor.report.metrics import Metrics
 
     outputs = options.outputs(*options.log or ())
     sampling_rate.check(options.seconds)
@@ -73,9 +75,16 @@ def attach(options: AttachOptions) -> int:
     pids = options.pids or ()
     sampling = SamplingOptions(native=options.native, redact=options.redact, logs=options.log or ())
     if options.watch:
-        metrics = Metrics(options.prometheus) if options.prometheus is not None else None
+        metrics = _metrics(options.prometheus) if options.prometheus is not None else None
         report, evidence = watching.watch(pids, options.job, options.seconds, sampling, metrics)
     else:
         report, evidence = watching.once(pids, options.job, options.seconds, sampling)
     outputs.write(report, evidence)
     return report.exit_code
+
+
+def _metrics(address: str) -> Metrics:
+    # The HTTP server takes CPU time to load, which the ranks may need.
+    from ddoctor.report.metrics import Metrics
+
+    return Metrics(address)

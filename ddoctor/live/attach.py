@@ -20,7 +20,7 @@ from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Disks
 from ddoctor.evidence.live import BuildLocks
 from ddoctor.evidence.section import Evidence, Section
-from ddoctor.live import logs, rank_processes
+from ddoctor.live import rank_processes
 from ddoctor.live.build_locks import build_locks
 from ddoctor.live.gpu_rates import gpu_rates
 from ddoctor.live.rank_processes import Found, RankProcess
@@ -88,7 +88,12 @@ def observe(
 
 
 def _logged(rows: Sequence[RankProcess], paths: Sequence[Path]) -> Iterator[Section]:
-    """Yield what the logs say."""
+    """Yield what the logs say, if there are any."""
+    if not paths:
+        return iter(())
+    # The readers of logs take CPU time to load, which the ranks may need.
+    from ddoctor.live import logs
+
     return logs.sections(
         paths,
         rank_processes.missing(rows),

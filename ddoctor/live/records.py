@@ -8,14 +8,11 @@ hanging run too. Otherwise NCCL's watchdog writes a file, and has a pipe to requ
 from __future__ import annotations
 
 import os
-import socket
 import stat
-import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from http.client import HTTPConnection, HTTPException
 from math import inf
 from pathlib import Path
 
@@ -39,12 +36,6 @@ USUAL = ("comm_lib_trace_rank_", "nccl_trace_rank_")
 PIPE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 WRITE_SECONDS, EVERY_SECONDS = 2.0, 0.1
 SOCKET = "TORCH_WORKER_SERVER_SOCKET"
-SERVER_SECONDS = 1.0
-# gloo's records and NCCL's; each build of torch has some of them. Neither has stacks: those need
-# Python's lock, which a stuck rank may not release.
-HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
-# struct ucred of Linux: process, user, group
-CREDENTIALS = "3i"
 
 
 def records(rank_processes: Sequence[RankProcess], live: LiveLook) -> Iterator[FlightRecords]:
@@ -85,8 +76,12 @@ def _of(rank_process: RankProcess, *, ask: bool) -> RankRecords | None:
 
 def _served(rank_process: RankProcess, source: Source) -> Sequence[Trace]:
     """Return the traces from its control socket: gloo's and NCCL's."""
-    named = rank_process.environment.get(SOCKET)
-    told = asked(source.path(named), rank_process.process.pid) if named else ()
+    if not (named := rank_process.environment.get(SOCKET)):
+        return []
+    # The HTTP client takes CPU time to load, and few runs have such a socket.
+    from ddoctor.live.control_socket import asked
+
+    told = asked(source.path(named), rank_process.process.pid)
     with suppress(ValueError):
         return [one for one in map(Trace, told) if one.newest]
     return []
@@ -165,44 +160,3 @@ def coming(path: Path, before: float) -> Iterator[bytes]:
 def _content(path: Path) -> bytes:
     with path.open("rb") as file:
         return file.read(MOST_BYTES + 1)
-
-
-class _Connection(HTTPConnection):
-    """An HTTP connection to a Unix socket, which must belong to this process."""
-
-    def __init__(self, path: Path, pid: int) -> None:
-        super().__init__("localhost", timeout=SERVER_SECONDS)
-        self._path, self._pid = path, pid
-
-    def connect(self) -> None:
-        folder = os.open(self._path.parent, os.O_PATH)
-        try:
-            self.sock = socket.socket(socket.AF_UNIX)
-            self.sock.settimeout(SERVER_SECONDS)
-            # An address has at most 108 bytes, and a path may have more.
-            self.sock.connect(f"/proc/self/fd/{folder}/{self._path.name}")
-        finally:
-            os.close(folder)
-        told = self.sock.getsockopt(
-            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(CREDENTIALS)
-        )
-        if struct.unpack(CREDENTIALS, told)[0] != self._pid:
-            raise ConnectionError("all ranks use the same socket path, and another rank owns it")
-
-
-def asked(path: Path, pid: int) -> Iterator[bytes]:
-    """Yield the records of worker ``pid`` as JSON; none if it does not answer within a second."""
-    with suppress(OSError, HTTPException):
-        offered = _answer(path, pid, "GET", "")
-        for name in HANDLERS:
-            if f'"{name}"'.encode() in offered:
-                yield _answer(path, pid, "POST", name)
-
-
-def _answer(path: Path, pid: int, method: str, name: str) -> bytes:
-    connection = _Connection(path, pid)
-    try:
-        connection.request(method, f"/handler/{name}")
-        return connection.getresponse().read(MOST_BYTES + 1)
-    finally:
-        connection.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from torch._C._distributed_c10d import _WorkerServer
 
-from ddoctor.live import records
+from ddoctor.live import control_socket
 
 
 @pytest.fixture
@@ -23,24 +23,24 @@ def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(folder)
     server = _WorkerServer("worker0")
     # torch never ends the shutdown of one that has not begun to serve.
-    assert list(records.asked(folder / "worker0", os.getpid()))
+    assert list(control_socket.asked(folder / "worker0", os.getpid()))
     yield folder / "worker0"
     server.shutdown()
 
 
 def test_its_records(served: Path) -> None:
-    (told,) = records.asked(served, os.getpid())
+    (told,) = control_socket.asked(served, os.getpid())
     assert json.loads(told)["version"]
 
 
 def test_the_socket_of_another_rank(served: Path) -> None:
-    assert list(records.asked(served, os.getpid() + 1)) == []
+    assert list(control_socket.asked(served, os.getpid() + 1)) == []
 
 
 def test_nobody_serves(tmp_path: Path) -> None:
-    assert list(records.asked(tmp_path / "worker0", os.getpid())) == []
+    assert list(control_socket.asked(tmp_path / "worker0", os.getpid())) == []
     (tmp_path / "worker0").write_text("")
-    assert list(records.asked(tmp_path / "worker0", os.getpid())) == []
+    assert list(control_socket.asked(tmp_path / "worker0", os.getpid())) == []
 
 
 def test_who_does_not_answer_is_not_waited_for(
@@ -51,5 +51,5 @@ def test_who_does_not_answer_is_not_waited_for(
         silent.bind("worker0")
         silent.listen()
         began = time.monotonic()
-        assert list(records.asked(tmp_path / "worker0", os.getpid())) == []
-        assert time.monotonic() - began < 3 * records.SERVER_SECONDS
+        assert list(control_socket.asked(tmp_path / "worker0", os.getpid())) == []
+        assert time.monotonic() - began < 3 * control_socket.SERVER_SECONDS
