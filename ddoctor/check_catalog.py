@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
 from types import ModuleType, NoneType, UnionType
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin
 
 from ddoctor import discovery, knowledge
 from ddoctor.analysis import log_messages
@@ -192,8 +192,8 @@ def _load_offered(offer: discovery.Offer) -> Check | Crashed:
 @cache
 def asks(function: Callable[..., Any]) -> Mapping[str, Any]:
     """Return the types of a function's parameters."""
-    hints = get_type_hints(function)
-    return {name: hints.get(name) for name in inspect.signature(function).parameters}
+    parameters = inspect.signature(function, eval_str=True).parameters
+    return {name: parameter.annotation for name, parameter in parameters.items()}
 
 
 def _needs(function: Callable[..., Any]) -> Mapping[str, Need]:
