@@ -102,8 +102,8 @@ def span(low: str, high: str) -> str:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return ``1 finding`` or ``2 findings``."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    """Return ``1 finding`` or ``2,000 findings``."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def place(where: Where) -> str:
