@@ -206,6 +206,24 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         )
 
 
+def own_name_in_a_log(log: Log) -> Iterator[Finding]:
+    """torchrun --standalone has one host, so the name that it cannot reach is that host's own."""
+    events = [one for one in log.of("store-timeout") if "any network address" in one.text]
+    starts = log.of("standalone")
+    names = {one.values["address"] for one in events} - set(LOOPBACK)
+    if starts and len(names) == 1:
+        (name,) = names
+        yield log_events.finding(
+            [*events, starts[0]],
+            f"the host calls itself {name}, and at the address of that name nothing answers, though "
+            "the run has one host: the name resolves to an address of another host, or of none",
+            Fix(
+                summary="make the ranks use the loopback address, or correct the name",
+                paste=f"torchrun --standalone --local-addr=127.0.0.1 …\ngetent ahosts {name}",
+            ),
+        )
+
+
 def _by_interface(network: Network, rendezvous: Rendezvous | None) -> Iterator[Fix]:
     toward = network.facing(rendezvous.master_route if rendezvous is not None else None)
     if toward is None:

@@ -76,7 +76,7 @@ def in_a_log(run: TrainingRun) -> Iterator[Finding]:
     failed = run.failures
     if not endings.raised_alone(run) or cuda_oom.read(failed[0].message) is not None:
         return
-    first = failed[0]
+    first = next((one for one in failed if one.exception), failed[0])
     alike = [one for one in failed if one.words == first.words]
     who = endings.ranks([one.rank for one in alike]) if first.rank >= 0 else "a process"
     more = len(failed) - len(alike)

@@ -121,8 +121,12 @@ def raised_alone(run: TrainingRun) -> bool:
         return False
     if all(one.rank < 0 for one in run.ranks):
         return True
-    alike = all(_alike(failed[0], one) for one in failed)
-    return alike and bool(failed[0].exception) and not run.echoes
+    raised = [one for one in failed if one.exception]
+    # Of a rank whose output is missing, the launcher tells the exit code of any exception.
+    untold = all(one.exit_code == 1 for one in failed if not one.exception)
+    several = len(raised) == len(failed) or len(raised) > 1
+    alike = all(_alike(raised[0], one) for one in raised)
+    return bool(raised) and several and untold and alike and not run.echoes
 
 
 def of_several(run: TrainingRun, failed: int) -> str:

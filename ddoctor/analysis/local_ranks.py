@@ -16,6 +16,10 @@ from ddoctor.evidence.training import RankEnding, TrainingRun
 # CUDA's cudaErrorInvalidDevice (101), and torch/_utils.py.
 NO_GPU = re.compile(r"invalid device ordinal|Invalid device id", re.IGNORECASE)
 GLOBAL_RANK = re.compile(r"[\"']RANK[\"']|\bget_rank\(\)")
+# Of one host, people call the number among its own ranks by this name as well.
+NAMED_RANK = re.compile(r"\b(?:global_)?rank\b")
+USUAL_GPUS = 8
+"""Few hosts have more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +93,8 @@ def by_global_rank(run: TrainingRun) -> RankEnding | None:
     """The rank that failed where it takes its number among all hosts for a GPU of its host."""
     for one in run.failures:
         text = one.place.text if one.place is not None else ""
+        named = GLOBAL_RANK.search(text) or (one.rank >= USUAL_GPUS and NAMED_RANK.search(text))
         # A remainder of the number may well be that of a GPU.
-        if NO_GPU.search(one.said) and GLOBAL_RANK.search(text) and "%" not in text:
+        if NO_GPU.search(one.said) and named and "%" not in text:
             return one
     return None

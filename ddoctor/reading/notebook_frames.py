@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from ddoctor.evidence.frames import Frame
 from ddoctor.reading.libraries import LIBRARY
 
-HEAD = re.compile(r"^[A-Za-z_][\w.]{0,200} +Traceback \(most recent call last\)\s*$")
+HEAD = re.compile(r"^(?P<name>[A-Za-z_][\w.]{0,200}) +Traceback \(most recent call last\)\s*$")
 """What such a traceback begins with, and where the class of its exception stands first."""
 FRAME = re.compile(
     r"^(?:File (?P<file>[^\s:]{1,1000}):(?P<line>\d{1,9})(?:, in (?P<function>[\w.<>]{1,200})\(.*)?"

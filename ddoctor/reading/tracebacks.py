@@ -92,6 +92,8 @@ class _Open:
     """A traceback that is being read."""
 
     stack: list[Frame] = field(default_factory=list)
+    begun_as: str = ""
+    """The exception that a notebook names in the first line."""
     name: str = ""
     message: list[str] = field(default_factory=list)
     line: int = 0
@@ -141,7 +143,15 @@ class Tracebacks:
         if _is_head(text) or text.startswith(IGNORED):
             begun = now is not None and now.ignored and not (now.name or now.stack)
             yield from self._closed(going_on=True)
-            self._now, self._foreign = _Open(ignored=begun or not _is_head(text)), 0
+            notebook = notebook_frames.HEAD.match(text)
+            self._now, self._foreign = (
+                _Open(
+                    begun_as=notebook["name"].rpartition(".")[2] if notebook else "",
+                    ignored=begun or not _is_head(text),
+                    line=number,
+                ),
+                0,
+            )
         elif frame and (now is None or now.name):
             # The beginning of the traceback is missing.
             yield from self._closed(going_on=True)
@@ -150,17 +160,18 @@ class Tracebacks:
         elif now is None:
             yield from self._after(text)
             if not self._chained and (alone := ALONE.match(text)):
-                name = alone["name"].rpartition(".")[2]
-                self._now = _Open(name=name, message=[alone["message"]], line=number)
+                self._now = _alone(alone, number)
             elif not self._chained and (name := _bare(text)):
                 self._now = _Open(name=name, message=[text], line=number)
         elif not now.name:
             yield from self._within(now, frame, text, number)
         elif SPAWNED.match(text):
             self._now = None
-        elif ANOTHER.match(text) or text in (DURING, BECAUSE):
+        elif ANOTHER.match(text) or text in (DURING, BECAUSE) or _again(now, text):
             yield from self._closed(going_on=True)
             yield from self._after(text)
+            if alone := ALONE.match(text):
+                self._now = _alone(alone, number)
         elif len(now.message) < MOST_MESSAGE_LINES:
             now.message.append(text)
         else:
@@ -238,6 +249,8 @@ class Tracebacks:
             # The last line is missing, and the one that raises says as much.
             now.name, now.line = raised["name"].rpartition(".")[2], self.last
             now.message.append(raised["message"])
+        elif now is not None and not now.name and now.stack:
+            now.name = now.begun_as
         if now is not None and now.name and not now.ignored:
             yield from self._add(now)
         if self._before is not None:
@@ -248,6 +261,17 @@ class Tracebacks:
 def _raises(now: _Open) -> re.Match[str] | None:
     """What the innermost line raises, if its text says it."""
     return RAISES.match(now.stack[-1].text) if now.stack else None
+
+
+def _alone(match: re.Match[str], number: int) -> _Open:
+    name = match["name"].rpartition(".")[2]
+    return _Open(name=name, message=[match["message"]], line=number)
+
+
+def _again(now: _Open, text: str) -> bool:
+    """Whether a line names the same exception once more: that of a second try."""
+    alone = ALONE.match(text)
+    return alone is not None and alone["name"].rpartition(".")[2] == now.name
 
 
 def _bare(text: str) -> str:
