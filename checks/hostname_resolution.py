@@ -215,8 +215,8 @@ def own_name_in_a_log(log: Log) -> Iterator[Finding]:
         (name,) = names
         yield log_events.finding(
             [*events, starts[0]],
-            f"the host calls itself {name}, and at the address of that name nothing answers, though "
-            "the run has one host: the name resolves to an address of another host, or of none",
+            f"the run has one host, which calls itself {name}, and nothing answers at the address "
+            "of that name: it resolves to an address of another host, or of none",
             Fix(
                 summary="make the ranks use the loopback address, or correct the name",
                 paste=f"torchrun --standalone --local-addr=127.0.0.1 …\ngetent ahosts {name}",

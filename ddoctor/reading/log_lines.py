@@ -10,7 +10,7 @@ import itertools
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 
 from ddoctor import knowledge
 from ddoctor.evidence.log import LineText, LogPatterns, Messages
@@ -49,14 +49,18 @@ class Pattern:
     """A row of the table, ready to be searched for."""
 
     row: LineText
-    text: re.Pattern[str]
+
+    @cached_property
+    def text(self) -> re.Pattern[str]:
+        # A log has lines of few of them.
+        return re.compile(self.row.text)
 
 
 @cache
 def patterns() -> tuple[Pattern, ...]:
     """The lines that mean something."""
     rows = (*knowledge.load(LogPatterns).patterns, *knowledge.load(Messages).messages)
-    return tuple(Pattern(row, re.compile(row.text)) for row in rows)
+    return tuple(map(Pattern, rows))
 
 
 @dataclass(frozen=True)
@@ -209,5 +213,16 @@ def _of_patterns() -> Iterator[str]:
 @cache
 def _least(texts: tuple[str, ...]) -> tuple[bytes, ...]:
     """The texts as forms have them, but for those that contain another one."""
-    every = {text.encode().translate(None, DIGITS) for text in texts}
-    return tuple(one for one in sorted(every) if not any(o in one for o in every - {one}))
+    every = sorted({text.encode().translate(None, DIGITS) for text in texts})
+    by_piece: dict[bytes, list[bytes]] = {}
+    for text in every:
+        by_piece.setdefault(text[:PIECE], []).append(text)
+
+    def contains_another(text: bytes) -> bool:
+        return any(
+            other != text and text.startswith(other, place)
+            for place in range(len(text))
+            for other in by_piece.get(text[place : place + PIECE], ())
+        )
+
+    return tuple(text for text in every if not contains_another(text))
