@@ -20,13 +20,14 @@ from collections.abc import Iterator
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown, targets
 from ddoctor.evidence.launch import Setting
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
 # Of torch, transformers and diffusers: the argument with the steps of the schedule, and its place.
 OF_TORCH = {"OneCycleLR": ("total_steps", 2), "CosineAnnealingLR": ("T_max", 1)}
 SCHEDULE = ("num_training_steps", 2)
 GET_SCHEDULER = ("num_training_steps", 3)
+SCHEDULER = re.compile(r"sched", re.IGNORECASE)
 SWITCHES = ("split_batches", "step_scheduler_with_optimizer", "dataloader_config", "**")
 """Arguments of Accelerator that may change how often it steps a scheduler."""
 
@@ -37,8 +38,10 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     switched = any(name in one.keywords for one in own for name in SWITCHES)
     if ranks is None or ranks < 2 or not own or switched:
         return
+    found = [*_of_one_rank(script, ranks)]
+    yield from found
     prepared = {name for one in script.of(".prepare") for name in one.arguments}
-    for made in script.calls:
+    for made in script.calls if not found else ():
         if made.assigned not in prepared or not _is_scheduler(made):
             continue
         steps = [one for one in script.of(".step") if one.on in _names(made, script)]
@@ -46,24 +49,15 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         of_epochs = [one for one in steps if one.within and one.within[-1] == "epoch"]
         if of_epochs:
             yield _finding(
-                made,
+                made.at,
                 f"{shown(of_epochs[0].at)} steps the scheduler once an epoch, and accelerate makes "
                 f"{ranks} steps of it, one per rank: {shown(made.at)} is {ranks} times as fast",
                 Confidence.LIKELY,
             )
             return
-        own_part = _of_one_rank(made, script)
-        if own_part and any(one.within and one.within[-1] == "training" for one in steps):
-            yield _finding(
-                made,
-                f"{shown(made.at)} counts the batches of one rank ({own_part}), and each step of "
-                f"the training makes {ranks} of them, one per rank",
-                Confidence.LIKELY,
-            )
-            return
         if counted is not None and any(one.in_each_step for one in steps):
             yield _finding(
-                made,
+                made.at,
                 f"{shown(made.at)} has {counted.number:,} steps ({counted.at}), and each step of "
                 f"the training makes {ranks} of them, one per rank; right only if that number "
                 "counts the batches of all ranks",
@@ -81,25 +75,18 @@ def _names(made: SourceCall, script: Script) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _of_one_rank(made: SourceCall, script: Script) -> str:
-    """The expression by which the steps of a schedule are those of one rank; empty: they are not.
-
-    A loader has the batches of all ranks before it is prepared, and those of one rank afterwards.
-    """
-    last = made.name.rpartition(".")[2]
-    keyword, place = OF_TORCH.get(last, GET_SCHEDULER if last == "get_scheduler" else SCHEDULE)
-    given = made.argument(keyword, place) or ""
-    text = made.values.get(keyword, made.values.get(str(place), "")) or given
-    for part in text.split("; "):
-        # A number that is divided itself may be so once the schedule has it.
-        if re.search(r"/\s*[\w.()]*num_processes", part) and given not in part:
-            return part
-    for one in script.of(".prepare"):
-        same = (one.at.file, one.at.function) == (made.at.file, made.at.function)
-        for name in targets(one) if same and one.at.line < made.at.line else ():
-            if f"len({name})" in text and "num_processes" not in text:
-                return next(part for part in text.split("; ") if f"len({name})" in part)
-    return ""
+def _of_one_rank(script: Script, ranks: int) -> Iterator[Finding]:
+    """Schedules over the batches of one rank, which the loop steps once for each batch."""
+    in_loop = [one for one in script.of(".step") if one.within and one.within[-1] == "training"]
+    for made in script.schedules_of_one_rank:
+        if any(one.on == made.name or SCHEDULER.search(one.on) for one in in_loop):
+            yield _finding(
+                made.at,
+                f"{shown(made.at)} counts the batches of one rank ({shown(made.counts)}), and each "
+                f"step of the training makes {ranks} of them, one per rank",
+                Confidence.LIKELY,
+            )
+            return
 
 
 def _is_scheduler(made: SourceCall) -> bool:
@@ -125,7 +112,7 @@ def _fixed(made: SourceCall, plan: LaunchPlan) -> Setting | None:
     return found if found is not None and found.number else None
 
 
-def _finding(made: SourceCall, because: str, confidence: Confidence) -> Finding:
+def _finding(made: SourceLine, because: str, confidence: Confidence) -> Finding:
     return Finding(
         severity=Severity.WARNING,
         confidence=confidence,
@@ -139,7 +126,7 @@ def _finding(made: SourceCall, because: str, confidence: Confidence) -> Finding:
             ),
             Fix.python(
                 summary="or count the batches of all ranks",
-                paste=f"total = steps * accelerator.num_processes  # in {made.at.place}",
+                paste=f"total = steps * accelerator.num_processes  # in {made.place}",
             ),
         ),
     )

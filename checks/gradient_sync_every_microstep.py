@@ -24,7 +24,7 @@ from ddoctor.analysis.ddp_options import accumulate
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -39,6 +39,8 @@ NEARLY_ALL = 0.9
 WARNING_SHARE = 0.05
 STEPS = re.compile(r"opt|scaler", re.IGNORECASE)
 """Objects whose ``step`` changes the parameters."""
+COUNTED = re.compile(r"%|(?:[=!]=|[<>]=?)[^=<>]*(?:accum|micro|every)", re.IGNORECASE)
+"""A condition that holds in one of several micro-steps."""
 
 
 def while_accumulating(
@@ -95,14 +97,14 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
     prepared = len(by_accelerate) == 1 and not (wrapped or script.of(".accumulate"))
     if not (alone or prepared) or script.holds_back:
         return
-    steps = [one for one in script.of(".step") if "training" in one.within and STEPS.search(one.on)]
-    passes = [one for one in script.of(".backward") if "training" in one.within]
+    steps = [one for one in _in_training(script, ".step") if STEPS.search(one.on)]
+    passes = _in_training(script, ".backward")
     # One optimizer and one loss: with several, each needs the gradients of its own pass.
     if len(steps) != 1 or len(passes) != 1 or passes[0].step not in ((), ("loop",)):
         return
     (step,), (back,) = steps, passes
     together = step.at.file == back.at.file
-    counted = "%" in step.test and "condition" in step.step
+    counted = COUNTED.search(step.test) is not None and "condition" in step.step
     if together and (counted or (back.step == ("loop",) and step.in_each_step)):
         when = f"only if {step.test}" if counted else "after the inner loop"
         last = step.test if counted else "micro_step == micro_steps - 1"
@@ -146,6 +148,11 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
                 ),
             ),
         )
+
+
+def _in_training(script: Script, method: str) -> list[SourceCall]:
+    """The calls of a method in the training loop, except for those of the script's own methods."""
+    return [one for one in script.of(method) if "training" in one.within and not one.of_script]
 
 
 def _accumulates(rank: RankSteps) -> bool:

@@ -88,6 +88,8 @@ class SourceCall(Part, frozen=True, kw_only=True):
     """Whether a caller of its function, or a decorator, tests the rank."""
     collective: SourceLine | None = None
     """The collective that it is, or that a function of the user always calls."""
+    of_script: bool = False
+    """Whether it calls a function of the script, such as the method ``backward`` of its own class."""
 
     @property
     def step(self) -> tuple[Within, ...]:
@@ -194,6 +196,16 @@ class SourceNoise(Part, frozen=True, kw_only=True):
     """What gives all ranks the same seed."""
 
 
+class SourceSchedule(Part, frozen=True, kw_only=True):
+    """A schedule of the learning rate that accelerate prepares, over the batches of one rank."""
+
+    at: SourceLine
+    name: str
+    """The variable that holds it; empty: unknown."""
+    counts: SourceLine
+    """Where the batches of one rank are counted."""
+
+
 class SourceImport(Part, frozen=True, kw_only=True):
     """A framework that the source imports."""
 
@@ -229,6 +241,7 @@ class Script(Section, frozen=True, kw_only=True):
     own_stops: tuple[SourceLine, ...] = ()
     """Where a rank leaves the loop over epochs by what it alone has measured."""
     same_noise: tuple[SourceNoise, ...] = ()
+    schedules_of_one_rank: tuple[SourceSchedule, ...] = ()
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""
     kept_losses: tuple[SourceLine, ...] = ()

@@ -140,6 +140,22 @@ class Program:
             self._changes[module] = frozenset(map(_changed, module.nodes))
         return self._changes[module]
 
+    def caller(self, scope: Scope) -> Call | None:
+        """The only call of a function; None: there is none, or several."""
+        return self._only_call(scope)
+
+    def results(self, scope: Scope) -> Sequence[ast.expr]:
+        """What a function returns, by its own statements."""
+        return self._results.get(scope, ())
+
+    @cached_property
+    def _results(self) -> Mapping[Scope, Sequence[ast.expr]]:
+        found: dict[Scope, list[ast.expr]] = defaultdict(list)
+        for one in self.statements:
+            if isinstance(one.node, ast.Return) and one.node.value is not None:
+                found[one.scope].append(one.node.value)
+        return found
+
     def _only_call(self, scope: Scope) -> Call | None:
         known = self._callers_of.get(scope, [])
         # A method has names that other objects have as well, such as `step`.

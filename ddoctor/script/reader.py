@@ -18,6 +18,7 @@ from ddoctor.evidence.script import (
     SourceLine,
     SourceLoop,
     SourceNoise,
+    SourceSchedule,
     SourceSeed,
     SourceSetting,
     SourceSharding,
@@ -40,6 +41,7 @@ from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.program import Program
 from ddoctor.script.rank_names import rank_names
 from ddoctor.script.ranks import hints, lower, own_name
+from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
 from ddoctor.script.splits import splits
@@ -53,6 +55,8 @@ MOST_FACTS = 2000
 LONGEST = 300
 """Characters of a statement or an argument."""
 MOST_ARGUMENTS = 20
+OF_ACCUMULATION = frozenset({"accum", "accumulate", "accumulation", "micro"})
+"""Words of a number of micro-steps."""
 MOST_ASSIGNED = 3
 """Expressions that a variable is assigned from."""
 FRAMEWORKS = {
@@ -160,6 +164,12 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         same_noise=_first(
             SourceNoise(at=at(call.node, call.scope), seed=at(seed.node, seed.scope))
             for call, seed in same_noise(program)
+        ),
+        schedules_of_one_rank=_first(
+            SourceSchedule(
+                at=at(one.made.node, one.made.scope), name=one.name, counts=at(one.counts, one.scope)
+            )
+            for one in of_one_rank(program)
         ),
         unused_layers=_first(at(node, scope) for node, scope in unused_layers(walks, program)),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
@@ -335,12 +345,13 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         made_by=origins(on, call.scope) if variable(on) and call.name.startswith(".") else (),
         assigned=_target(call),
         within=tuple(_within(around, program)),
-        test=_cut(source(_condition(tests[-1], call.scope))) if tests else "",
+        test=_cut(_holds(tests[-1], call.scope)) if tests else "",
         unless=_cut(source(own)) if left and (own := _own_test(left[-1], call, program)) else "",
         branch=at(branches[-1].node, call.scope) if branches else None,
         always=program.always(call),
         for_some_ranks=call.scope in program.of_some_ranks,
         collective=at(reached.node, reached.scope) if reached is not None else None,
+        of_script=program.called(call) is not None,
     )
 
 
@@ -410,6 +421,12 @@ def _condition(block: Block, scope: Scope) -> ast.AST:
     return shown[0] if len(shown) == 1 else test
 
 
+def _holds(block: Block, scope: Scope) -> str:
+    """What holds within a branch, or after one that leaves the function."""
+    test = source(_condition(block, scope))
+    return f"not ({test})" if block.rest and _counts(block) else test
+
+
 def _leaves_the_step(block: Block) -> bool:
     return isinstance(block.node, ast.If) and isinstance(
         block.node.body[-1], ast.Continue | ast.Return
@@ -447,8 +464,14 @@ def _within(around: Sequence[Block], program: Program) -> Iterator[Within]:
 
 
 def _counts(block: Block) -> bool:
-    """Whether it is for one step in a number of steps."""
-    return block.test is not None and any(isinstance(one, ast.Mod) for one in ast.walk(block.test))
+    """Whether it is for one step in a number of steps, such as those of accumulation."""
+    parts = [*ast.walk(block.test)] if block.test is not None else []
+    return any(isinstance(one, ast.Mod) for one in parts) or any(
+        OF_ACCUMULATION & lower(own_name(side))
+        for one in parts
+        if isinstance(one, ast.Compare)
+        for side in ast.walk(one)
+    )
 
 
 def _loops(program: Program, at: At) -> Iterator[SourceLoop]:
