@@ -1,4 +1,4 @@
-"""Activation checkpointing conflicts with DDP or FSDP.
+"""Activation checkpointing conflicts with DDP, FSDP or frozen layers.
 
 Re-entrant checkpointing recomputes a block inside its backward, in a second backward pass. With
 ``find_unused_parameters=True``, DDP does not see the parameters of that block in the outer graph.
@@ -6,11 +6,17 @@ It marks them as unused, and then receives their gradients. Blocks that share pa
 same way. Some FSDP setups fail with the opposite setting: with ``use_reentrant=False`` the
 recomputed tensors have other types or shapes than the original ones.
 
-Symptoms: "Expected to mark a variable ready only once" (DDP), or "Recomputed values for the
-following tensors have different metadata" (FSDP). A single process runs without an error.
+A re-entrant checkpoint passes gradients on only if an input of its block needs one. With a frozen
+embedding none does, so adapters (LoRA) inside the blocks get no gradient. transformers 5 cares for
+that.
 
-To fix it, set ``use_reentrant=False`` under DDP, or switch off ``find_unused_parameters``. Under
-FSDP, apply checkpointing inside the wrapped module, or set ``use_reentrant=True``.
+Symptoms: "Expected to mark a variable ready only once" (DDP), or "Recomputed values for the
+following tensors have different metadata" (FSDP). A single process runs without an error. With a
+frozen embedding: "None of the inputs have requires_grad=True", on one process as well.
+
+To fix it, set ``use_reentrant=False`` under DDP and for adapters, or switch off
+``find_unused_parameters``. Under FSDP, apply checkpointing inside the wrapped module, or set
+``use_reentrant=True``.
 """
 
 # Above 150 lines: DDP and FSDP fail with opposite settings; a run, a log and the source each
@@ -25,7 +31,10 @@ from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.ddp_options import no_search
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.versions import version
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.software import Software
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -36,6 +45,8 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 TWICE = "Expected to mark a variable ready only once"
 NAMED = re.compile(r"Parameter at index \d+ with name (\S+) has been marked as ready twice")
 NUMBERED = re.compile(r"Parameter at index (\d+)(?! with name)\b")
+OLD = ("2", "3", "4")
+"""Major versions of transformers."""
 # torch/utils/checkpoint.py, _CheckpointFrame.check_recomputed_tensors_match
 MISMATCH = "Recomputed values for the following tensors have different metadata"
 
@@ -213,6 +224,43 @@ def of_a_shared_block(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def of_a_frozen_model(
+    script: Script, launch: Launch, software: Software | None
+) -> Iterator[Finding]:
+    """The inputs of checkpointed blocks need no gradient, so the adapters in them get none."""
+    used = version("transformers", launch, software)
+    # transformers/modeling_utils.py: from 5.0 on it gives the embeddings' outputs a gradient.
+    if used is not None and used.value.partition(".")[0] not in OLD:
+        return
+    for one in script.frozen_checkpoints:
+        yield Finding(
+            severity=Severity.ERROR if used is not None else Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            title="Adapters inside re-entrant checkpoints get no gradient",
+            because=f"{shown(one.at)} checkpoints in the re-entrant way a model that "
+            f"{shown(one.frozen)} freezes, and no line calls enable_input_require_grads: the "
+            "inputs of its blocks need no gradient, so the adapters get none"
+            + (" (before transformers 5)" if used is None else ""),
+            evidence=(
+                (Observation(name="transformers", value=used.value, source=used.at),)
+                if used is not None
+                else ()
+            ),
+            fixes=(
+                Fix.python(
+                    summary="set use_reentrant=False",
+                    paste="model.gradient_checkpointing_enable("
+                    'gradient_checkpointing_kwargs={"use_reentrant": False})',
+                ),
+                Fix.python(
+                    summary="or let the inputs of the blocks need a gradient",
+                    paste="model.enable_input_require_grads()",
+                ),
+            ),
+        )
+        return
 
 
 _STATIC = Fix.python(

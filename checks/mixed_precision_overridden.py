@@ -11,17 +11,28 @@ To fix it, set the precision where it counts: ``accelerate launch --mixed_precis
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourcePrecision
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 OWN_SWITCHES = ("arg.policy.use_amp", "arg.use_amp")
 """Of scripts that call autocast themselves, unless accelerate prepares their model."""
+
+MIXED = ("bf16", "fp16")
+NAMES = {
+    "torch.float16": "fp16",
+    "torch.half": "fp16",
+    "torch.bfloat16": "bf16",
+    "torch.float32": "fp32",
+    "torch.float": "fp32",
+    "float16": "fp16",
+    "bfloat16": "bf16",
+}
+"""The names of types as accelerate writes them."""
 
 
 def in_a_launch(launch: Launch) -> Iterator[Finding]:
@@ -53,12 +64,11 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
 def by_the_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """What the script gives to Accelerator counts, and the launch asks for another precision."""
     asked = plan.launch.get("precision")
-    if plan.launch.launcher != "accelerate" or asked is None or asked.value not in ("bf16", "fp16"):
+    if plan.launch.launcher != "accelerate" or asked is None or asked.value not in MIXED:
         return
-    for one in script.of("accelerate.Accelerator"):
-        given = one.argument("mixed_precision") or ""
-        counts = _value(given, plan)
-        if counts in ("no", "fp32") or (counts in ("bf16", "fp16") and counts != asked.value):
+    for one in script.precisions:
+        counts = "" if one.own else _value(one, plan)
+        if counts in ("no", "fp32") or (counts in MIXED and counts != asked.value):
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,
@@ -75,12 +85,45 @@ def by_the_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
             return
 
 
-def _value(text: str, plan: LaunchPlan) -> str:
-    """A literal, an argument of the script, or a choice by one of its flags; empty: unknown."""
-    if match := re.fullmatch(r"""(['"])(\w+)\1""", text):
-        return match[2]
-    if match := re.fullmatch(r"(['\"]\w+['\"]) if (\w+\.\w+) else (['\"]\w+['\"])", text):
-        flag = plan.launch.argument(match[2])
-        return _value(match[1] if flag is not None and flag.on else match[3], plan)
-    setting = plan.launch.argument(text) if "." in text else None
-    return setting.value if setting is not None else ""
+def by_its_own_autocast(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The script opens an autocast around a model that accelerate runs in another precision."""
+    asked = plan.launch.get("precision")
+    given = next((one for one in script.precisions if not one.own), None)
+    by = asked.value if asked is not None and plan.launch.launcher == "accelerate" else ""
+    where = asked.at if asked is not None else ""
+    if given is not None and given.values != ("None",):
+        by, where = _value(given, plan), given.at.place
+    for one in script.precisions if by in MIXED else ():
+        own = _value(one, plan) if one.own else ""
+        if own in MIXED and own != by:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} opens an autocast for {own} around a prepared model, "
+                f"which accelerate runs in {by} ({where}): the model computes in {by}, and only "
+                f"what is outside of it in {own}",
+                evidence=(Observation(name="precision of accelerate", value=by, source=where),),
+                fixes=(
+                    Fix.python(
+                        summary="use the autocast of accelerate",
+                        paste="with accelerator.autocast():\n    ...",
+                    ),
+                ),
+            )
+            return
+
+
+def _value(one: SourcePrecision, plan: LaunchPlan) -> str:
+    """The precision of a call, with the arguments of the launch; empty: unknown."""
+    values = one.values
+    if one.flag:
+        flag = plan.launch.argument(one.flag)
+        values = values[:1] if flag is not None and flag.on else values[1:]
+    found = {_resolved(text, plan) for text in values}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _resolved(text: str, plan: LaunchPlan) -> str:
+    setting = plan.launch.argument(text) if "." in text and text not in NAMES else None
+    value = setting.value if setting is not None else text
+    return NAMES.get(value, value)

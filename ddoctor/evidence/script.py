@@ -89,7 +89,7 @@ class SourceCall(Part, frozen=True, kw_only=True):
     collective: SourceLine | None = None
     """The collective that it is, or that a function of the user always calls."""
     of_script: bool = False
-    """Whether it calls a function of the script, such as the method ``backward`` of its own class."""
+    """Whether it calls a function of the script, such as its own method ``backward``."""
 
     @property
     def step(self) -> tuple[Within, ...]:
@@ -196,6 +196,26 @@ class SourceNoise(Part, frozen=True, kw_only=True):
     """What gives all ranks the same seed."""
 
 
+class SourcePrecision(Part, frozen=True, kw_only=True):
+    """A call that sets the precision of a script that uses accelerate."""
+
+    at: SourceLine
+    values: tuple[str, ...]
+    """Its constants, such as ``torch.float16``, ``bf16`` or ``args.precision``."""
+    flag: str = ""
+    """The argument of the script that chooses the first of two values, as ``args.fp16``."""
+    own: bool = False
+    """Whether it is an autocast of the script itself, in the training step."""
+
+
+class SourceFrozen(Part, frozen=True, kw_only=True):
+    """Re-entrant checkpoints of a frozen model with adapters."""
+
+    at: SourceLine
+    """Where they are switched on."""
+    frozen: SourceLine
+
+
 class SourceSchedule(Part, frozen=True, kw_only=True):
     """A schedule of the learning rate that accelerate prepares, over the batches of one rank."""
 
@@ -241,6 +261,9 @@ class Script(Section, frozen=True, kw_only=True):
     own_stops: tuple[SourceLine, ...] = ()
     """Where a rank leaves the loop over epochs by what it alone has measured."""
     same_noise: tuple[SourceNoise, ...] = ()
+    precisions: tuple[SourcePrecision, ...] = ()
+    frozen_checkpoints: tuple[SourceFrozen, ...] = ()
+    """Where no line lets the inputs of the checkpointed blocks need a gradient."""
     schedules_of_one_rank: tuple[SourceSchedule, ...] = ()
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""

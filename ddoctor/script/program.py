@@ -42,6 +42,12 @@ class Program:
         self._changes: dict[Module, frozenset[str]] = {}
         self._passed: dict[Scope, Mapping[str, ast.expr]] = {}
         self._called = {call.node: self._resolve(call) for call in self.calls}
+        self._modules = {walk.scopes[0].module.name: walk.scopes[0] for walk in walks}
+        self._classes = {
+            f"{scope.module.name}.{node.name}": (node, scope)
+            for walk in walks
+            for node, scope in walk.classes
+        }
         self._find_loops()
 
     def called(self, call: Call) -> Scope | None:
@@ -133,6 +139,94 @@ class Program:
         names = [each.arg for each in (*given.posonlyargs, *given.args)][bool(scope.owner) :]
         by_name = {word.arg: word.value for word in one.node.keywords if word.arg is not None}
         return {**dict(zip(names, one.node.args, strict=False)), **by_name}
+
+    def function(self, node: ast.Call) -> Scope | None:
+        """The user's function that a call node calls; None: another one, or unknown."""
+        return self._called.get(node)
+
+    def default(self, scope: Scope, name: str) -> ast.expr | None:
+        """The default of an argument of a function; None: it has none."""
+        given = getattr(scope.node, "args", None)
+        if not isinstance(given, ast.arguments):
+            return None
+        plain = [*given.posonlyargs, *given.args]
+        pairs = [
+            *zip(plain[len(plain) - len(given.defaults) :], given.defaults, strict=True),
+            *zip(given.kwonlyargs, given.kw_defaults, strict=True),
+        ]
+        return next((value for one, value in pairs if one.arg == name), None)
+
+    def values(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
+        """What a variable is assigned from, each with its function; empty: not all is shown.
+
+        Also an argument by the only call, a variable of another module, and a field of an object
+        of the script's own class.
+        """
+        name, attribute = variable(node), getattr(node, "attr", "")
+        given, caller = self.passed(scope).get(name), self.caller(scope)
+        if given is not None and caller is not None:
+            return [(given, caller.scope)]
+        if attribute and not name.startswith("self.") and attribute in self._set_later:
+            return ()
+        holds: Scope | None = scope
+        while holds is not None and name not in holds.variables:
+            holds = holds.outer
+        if name.startswith("self."):
+            found = [(one, scope) for one in scope.shown(name)]
+        elif holds is not None:
+            found = [(one, holds) for one in holds.shown(name)]
+        else:
+            module, _, last = scope.names.of(node).rpartition(".")
+            holds, name = self._modules.get(module), last
+            found = [(one, holds) for one in holds.shown(last)] if holds is not None else []
+        if holds is not None and not holds.name and (holds.module, name) in self._set_by_functions:
+            return ()
+        return found or [*self._field(node, scope)]
+
+    def _field(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
+        """The value of a field that an object gets from its class, or from the call of it."""
+        if not isinstance(node, ast.Attribute):
+            return
+        for made, where in self._origin(node.value, scope):
+            name = where.names.of(made.func) if isinstance(made, ast.Call) else ""
+            known = self._classes.get(name)
+            if known is None or not isinstance(made, ast.Call) or made.args:
+                continue
+            given = {word.arg: word.value for word in made.keywords}
+            if None not in given and node.attr in given:
+                yield given[node.attr], where
+            for one in known[0].body if not given.keys() & {None, node.attr} else ():
+                value = getattr(one, "value", None)
+                if value is not None and node.attr in map(variable, assigned(one)):
+                    yield value, known[1]
+
+    def _origin(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
+        """What makes an object that other variables hold, too."""
+        found: Sequence[tuple[ast.expr, Scope]] = [(node, scope)]
+        for _ in range(FEWEST):
+            if len(found) == 1 and variable(found[0][0]):
+                found = self.values(*found[0])
+        return found
+
+    @cached_property
+    def _set_later(self) -> frozenset[str]:
+        """The attributes that a statement sets on another object than ``self``."""
+        return frozenset(
+            target.attr
+            for one in self.statements
+            for target in assigned(one.node)
+            if isinstance(target, ast.Attribute) and variable(target.value) != "self"
+        )
+
+    @cached_property
+    def _set_by_functions(self) -> frozenset[tuple[Module, str]]:
+        """The variables of modules that a function sets which something calls."""
+        return frozenset(
+            (one.scope.module, name)
+            for one in self.statements
+            if isinstance(one.node, ast.Global) and _own(one.scope) in self._callers
+            for name in one.node.names
+        )
 
     def changed(self, module: Module) -> frozenset[str]:
         """The dictionaries that a module changes after it has made them."""
@@ -264,6 +358,13 @@ class Program:
                 if found := self.reached(one, deepest - 1):
                     return found
         return None
+
+
+def assigned(node: ast.stmt) -> Sequence[ast.expr]:
+    """What a statement assigns to."""
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
 
 
 def _may_skip(block: Block) -> bool:

@@ -13,11 +13,13 @@ from ddoctor.evidence.redaction import beginning
 from ddoctor.evidence.script import (
     Script,
     SourceCall,
+    SourceFrozen,
     SourceImport,
     SourceKeys,
     SourceLine,
     SourceLoop,
     SourceNoise,
+    SourcePrecision,
     SourceSchedule,
     SourceSeed,
     SourceSetting,
@@ -33,11 +35,13 @@ from ddoctor.script.calls import (
     uses_cuda,
 )
 from ddoctor.script.datasets import datasets
+from ddoctor.script.frozen import reentrant
 from ddoctor.script.losses import kept
 from ddoctor.script.modules import Module, Modules
 from ddoctor.script.names import PRINT, moved, source, variable
 from ddoctor.script.noise import same_noise
 from ddoctor.script.own_keys import over_own_keys
+from ddoctor.script.precision import precisions
 from ddoctor.script.program import Program
 from ddoctor.script.rank_names import rank_names
 from ddoctor.script.ranks import hints, lower, own_name
@@ -165,9 +169,21 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             SourceNoise(at=at(call.node, call.scope), seed=at(seed.node, seed.scope))
             for call, seed in same_noise(program)
         ),
+        precisions=_first(
+            SourcePrecision(
+                at=at(one.node, one.scope), values=one.values, flag=one.flag, own=one.own
+            )
+            for one in precisions(program)
+        ),
+        frozen_checkpoints=_first(
+            SourceFrozen(at=at(call.node, call.scope), frozen=at(node, scope))
+            for call, node, scope in reentrant(program)
+        ),
         schedules_of_one_rank=_first(
             SourceSchedule(
-                at=at(one.made.node, one.made.scope), name=one.name, counts=at(one.counts, one.scope)
+                at=at(one.made.node, one.made.scope),
+                name=one.name,
+                counts=at(one.counts, one.scope),
             )
             for one in of_one_rank(program)
         ),

@@ -45,7 +45,8 @@ def of_one_rank(program: Program) -> Iterator[Schedule]:
     for prepare in prepares:
         targets = _targets(prepare)
         for place, given in enumerate(prepare.node.args):
-            made = by_node.get(_maker(given, prepare))
+            maker = _maker(given, prepare)
+            made = by_node.get(maker) if maker is not None else None
             if made is None or not _makes_scheduler(made, program, MOST_STEPS):
                 continue
             reading = _Reading(program, made, prepares)
@@ -64,7 +65,7 @@ def _targets(call: Call) -> Sequence[str]:
     return [variable(part) for part in parts]
 
 
-def _maker(given: ast.expr, at: Call) -> ast.AST | None:
+def _maker(given: ast.expr, at: Call) -> ast.Call | None:
     """The call that makes an argument: itself, or what its variable is assigned from before."""
     if isinstance(given, ast.Call):
         return given
@@ -99,17 +100,14 @@ class _Reading:
     def __init__(self, program: Program, made: Call, prepares: Sequence[Call]) -> None:
         self._program = program
         self._made = made
-        self._sharded = [
-            (call, name) for call in prepares for name in _targets(call) if name
-        ]
+        self._sharded = [(call, name) for call in prepares for name in _targets(call) if name]
         self._counts_all = False
         self._found: tuple[ast.expr, Scope] | None = None
 
     def counted(self) -> tuple[ast.expr, Scope] | None:
         """The expression, with its function; None: there is none, or all ranks are counted."""
-        given = [*self._made.node.args, *(one.value for one in self._made.node.keywords)]
-        for one in given:
-            self._expression(one, self._made.scope, MOST_STEPS, whole=True)
+        for one in _given(self._made.node):
+            self._expression(one, self._made, MOST_STEPS)
         called = self._program.called(self._made)
         if called is not None:
             self._function(called)
@@ -118,32 +116,45 @@ class _Reading:
     def _function(self, scope: Scope) -> None:
         """The lengths that the function of a schedule takes itself."""
         parts = [value for values in scope.variables.values() for value in values if value]
-        inner = [one for call in scope.calls for one in (*call.node.args, *_values(call.node))]
-        for one in (*parts, *inner):
-            self._expression(one, scope, 1, whole=False)
+        for one in (*parts, *(part for call in scope.calls for part in _given(call.node))):
+            self._names_all(one)
+            self._lengths(one, scope, 1)
 
-    def _expression(self, value: ast.expr, scope: Scope, steps: int, *, whole: bool) -> None:
-        if whole and steps < MOST_STEPS and self._found is None and DIVIDED.search(source(value)):
+    def _expression(self, value: ast.expr, at: Call, steps: int) -> None:
+        """An expression that holds where a call is."""
+        if steps < MOST_STEPS and self._found is None and DIVIDED.search(source(value)):
             # A number that is divided itself may be so once the schedule has it.
-            self._found = value, scope
+            self._found = value, at.scope
             return
+        self._names_all(value)
+        self._lengths(value, at.scope, steps)
+        for part in ast.walk(value) if steps else ():
+            if isinstance(part, ast.Name | ast.Attribute):
+                self._variable(variable(part), at, steps - 1)
+
+    def _variable(self, name: str, at: Call, steps: int) -> None:
+        given = self._program.passed(at.scope).get(name)
+        caller = self._program.caller(at.scope)
+        if given is not None and caller is not None:
+            self._expression(given, caller, steps)
+            return
+        for value in at.scope.shown(name) if name else ():
+            number = not isinstance(value, ast.Call) or _is_number(value)
+            # A later value is none of the schedule's.
+            if number and value.lineno <= at.node.lineno:
+                self._expression(value, at, steps)
+
+    def _names_all(self, value: ast.expr) -> None:
         for part in ast.walk(value):
             if isinstance(part, ast.Name | ast.Attribute) and OF_ALL & words(variable(part)):
                 self._counts_all = True
-            if isinstance(part, ast.Call) and _is_length(part):
-                if self._found is None and self._is_sharded(part.args[0], scope, part, steps):
-                    self._found = value, scope
-            elif isinstance(part, ast.Name | ast.Attribute) and steps:
-                self._variable(variable(part), scope, steps)
 
-    def _variable(self, name: str, scope: Scope, steps: int) -> None:
-        passed = self._program.passed(scope)
-        if name in passed and (caller := self._program.caller(scope)) is not None:
-            self._expression(passed[name], caller.scope, steps - 1, whole=True)
-            return
-        for inner in scope.shown(name) if name else ():
-            if not isinstance(inner, ast.Call) or _is_length(inner) or _is_number(inner):
-                self._expression(inner, scope, steps - 1, whole=True)
+    def _lengths(self, value: ast.expr, scope: Scope, steps: int) -> None:
+        for part in ast.walk(value) if self._found is None else ():
+            if not isinstance(part, ast.Call) or not _is_length(part):
+                continue
+            if self._is_sharded(part.args[0], scope, part, steps):
+                self._found = value, scope
 
     def _is_sharded(self, loader: ast.expr, scope: Scope, at: ast.expr, steps: int) -> bool:
         """Whether a loader is prepared before its length is taken."""
@@ -169,9 +180,11 @@ def _is_length(node: ast.Call) -> bool:
 
 
 def _is_number(node: ast.Call) -> bool:
-    """Whether it only changes a number: ``math.ceil(…)``, ``int(…)``, ``max(…)``."""
-    return variable(node.func).rpartition(".")[2] in ("ceil", "floor", "int", "round", "max", "min")
+    """Whether it makes a number of numbers: ``len(…)``, ``math.ceil(…)``, ``max(…)``."""
+    name = variable(node.func).rpartition(".")[2]
+    return name in ("len", "ceil", "floor", "int", "round", "max", "min")
 
 
-def _values(node: ast.Call) -> Iterator[ast.expr]:
-    return (word.value for word in node.keywords)
+def _given(node: ast.Call) -> Iterator[ast.expr]:
+    yield from node.args
+    yield from (word.value for word in node.keywords)

@@ -1,0 +1,289 @@
+"""Mistakes in schedules, precision and accumulation, behind functions, classes and modules."""
+
+from __future__ import annotations
+
+from tests.script.sources import ddp
+from tests.script.twins.parts import FSDP
+
+WITH_SCHEDULE = """
+import math
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+def triangle(optimizer, updates):
+    half = updates // 2
+    def height(now):
+        return now / half if now < half else max(0.0, 2 - now / half)
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, height)
+
+def main(args):
+    accelerator = Accelerator()
+    loader = DataLoader(load(args), shuffle=True, num_workers=4, persistent_workers=True)
+    model, optimizer = net(), adam()
+    {before}
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    {after}
+    for epoch in range(args.epochs):
+        for batch in loader:
+            accelerator.backward(model(**batch).loss)
+            optimizer.step()
+            plan.step()
+            optimizer.zero_grad()
+    accelerator.end_training()
+
+main(parse())
+"""
+MADE = "plan = {}(triangle(optimizer, {}))"
+IN_A_CLASS = """
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+class Session:
+    def __init__(self, options):
+        self.options = options
+        self.accelerator = Accelerator()
+        loader = DataLoader(load(options), shuffle=True, num_workers=4, persistent_workers=True)
+        self.model, self.optimizer, self.loader = self.accelerator.prepare(net(), adam(), loader)
+        self.scheduler = {}
+
+    def descent(self):
+        last = self.options.epochs * {}
+        return torch.optim.lr_scheduler.LinearLR(self.optimizer, 1.0, 0.0, total_iters=last)
+
+    def fit(self):
+        for epoch in range(self.options.epochs):
+            for batch in self.loader:
+                self.accelerator.backward(self.model(**batch).loss)
+                self.optimizer.step()
+                self.scheduler.step()
+                self.optimizer.zero_grad()
+
+Session(parse()).fit()
+"""
+PREPARED = "self.accelerator.prepare(self.descent())"
+CAST = """
+import contextlib
+import torch
+from accelerate import Accelerator
+from torch.utils.data import DataLoader
+
+TYPES = {{"half": torch.float16, "brain": torch.bfloat16, "full": torch.float32}}
+chosen = "half"
+
+class Numbers:
+    kind = torch.{kind}
+    channels = 3
+
+def choose(name):
+    global chosen
+    chosen = name
+
+def mixed():
+    return torch.autocast("cuda", dtype=TYPES[chosen])
+
+@contextlib.contextmanager
+def region(numbers):
+    with torch.autocast(device_type="cuda", dtype=numbers.kind):
+        yield
+
+def main(args):
+    accelerator = Accelerator(mixed_precision="bf16")
+    loader = DataLoader(load(args), shuffle=True, num_workers=4, persistent_workers=True)
+    model, optimizer, loader = accelerator.prepare(net(), adam(), loader)
+    numbers = Numbers()
+    {first}
+    for epoch in range(args.epochs):
+        for batch in loader:
+            with {context}:
+                loss = {model}(batch).mean()
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    accelerator.end_training()
+
+main(parse())
+"""
+
+
+def cast(context: str, *, first: str = "", model: str = "model", kind: str = "float16") -> str:
+    return CAST.format(context=context, first=first, model=model, kind=kind)
+
+
+COLLECTS = """
+class Collects:
+    def __init__(self, optimizer, size):
+        self.optimizer, self.size, self.held = optimizer, size, 0
+
+    def backward(self, loss):
+        loss.div(self.size).backward()
+        self.held += 1
+        if self.held % self.size != 0:
+            return
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+"""
+IN_GROUPS = """
+def groups(source, size):
+    held = []
+    for one in source:
+        held.append(one)
+        if len(held) == size:
+            yield held
+            held = []
+
+def update(model, optimizer, group):
+    for part in group:
+        loss = model(part).sum() / len(group)
+        loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+GROUPED = ddp(head=IN_GROUPS, step="").replace(
+    "for batch in loader:\n", "for group in groups(loader, 8):\n        update(model, opt, group)\n"
+)
+HELD_BACK = IN_GROUPS.replace("    loss.backward()", "    with model.no_sync(): loss.backward()")
+BY_COUNT = """\
+loss = model(batch).sum() / args.accum_steps
+loss.backward()
+micro += 1
+if micro == args.accum_steps:
+    optimizer.step()
+    optimizer.zero_grad()
+    micro = 0
+"""
+TUNES = """
+from transformers import AutoModelForCausalLM
+
+class LowRank(torch.nn.Module):
+    def forward(self, x):
+        return self.whole(x) + self.up(self.down(x))
+
+def add_lora(module):
+    for name, child in module.named_children():
+        setattr(module, name, LowRank(child))
+
+def freeze(net):
+    for parameter in net.parameters():
+        parameter.requires_grad = False
+
+def load():
+    base = AutoModelForCausalLM.from_pretrained("a/b")
+    {freezes}
+    {adapts}
+    {enables}
+    return base
+"""
+ENABLES = "base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={})"
+AGAIN = "dict(use_reentrant=True)"
+BY_PEFT = FSDP + "from peft import LoraConfig, get_peft_model\n"
+WRAPPED = (
+    "net = AutoModelForCausalLM.from_pretrained('a/b')\n"
+    "{}net = get_peft_model(net, LoraConfig())\n{}"
+)
+ON_NET = "options = {'use_reentrant': True}\nnet.gradient_checkpointing_enable(options)\n"
+
+
+def tunes(
+    freezes: str = "freeze(base)",
+    adapts: str = "add_lora(base)",
+    enables: str = ENABLES.format(AGAIN),
+) -> str:
+    return ddp(head=TUNES.format(freezes=freezes, adapts=adapts, enables=enables))
+
+
+TWINS = {
+    "a schedule that a function makes of one rank's batches": (
+        "accelerate-scheduler-steps-n-times",
+        WITH_SCHEDULE.format(
+            before="", after=MADE.format("accelerator.prepare", "args.epochs * len(loader)")
+        ),
+        WITH_SCHEDULE.format(before="", after=MADE.format("", "args.epochs * len(loader)")),
+        WITH_SCHEDULE.format(
+            before="updates = args.epochs * len(loader)",
+            after=MADE.format("accelerator.prepare", "updates"),
+        ),
+        WITH_SCHEDULE.format(
+            before="",
+            after="each = len(loader) * accelerator.num_processes\n    "
+            + MADE.format("accelerator.prepare", "args.epochs * each"),
+        ),
+        WITH_SCHEDULE.format(
+            before=MADE.format("", "args.updates"),
+            after="plan = accelerator.prepare(plan)\n    args.updates = len(loader) * args.epochs",
+        ),
+    ),
+    "a schedule that a method makes of one rank's batches": (
+        "accelerate-scheduler-steps-n-times",
+        IN_A_CLASS.format(PREPARED, "len(self.loader)"),
+        IN_A_CLASS.format("self.descent()", "len(self.loader)"),
+        IN_A_CLASS.format(PREPARED, "len(self.loader) * self.accelerator.num_processes"),
+        IN_A_CLASS.format(PREPARED, "self.options.updates"),
+    ),
+    "an autocast of a helper": (
+        "mixed-precision-overridden",
+        cast("mixed()"),
+        cast("mixed()", first="choose(args.precision)"),
+        cast("mixed()", model="teacher"),
+        cast("accelerator.autocast()"),
+        cast("torch.autocast('cuda', enabled=False)"),
+    ),
+    "an autocast by a field of an object": (
+        "mixed-precision-overridden",
+        cast("region(numbers)"),
+        cast("region(numbers)", kind="bfloat16"),
+        cast("region(numbers)", first="numbers.kind = args.kind"),
+        cast("region(parse_numbers())"),
+    ),
+    "accumulated in a method that is named as torch's": (
+        "gradient-sync-every-microstep",
+        ddp(
+            head=COLLECTS,
+            before="steps = Collects(opt, 4)",
+            step="loss = model(batch).sum()\nsteps.backward(loss)",
+        ),
+        ddp(
+            head=COLLECTS,
+            before="steps = Collects(opt, 4)",
+            step="with model.no_sync():\n    loss = model(batch).sum()\nsteps.backward(loss)",
+        ),
+        ddp(
+            head=COLLECTS.replace("if self.held % self.size != 0:", "if not torch.isfinite(loss):"),
+            before="steps = Collects(opt, 4)",
+            step="loss = model(batch).sum()\nsteps.backward(loss)",
+        ),
+    ),
+    "accumulated over groups of a generator": (
+        "gradient-sync-every-microstep",
+        GROUPED,
+        GROUPED.replace(IN_GROUPS, HELD_BACK),
+        GROUPED.replace("\n    optimizer.step()", "\n        optimizer.step()"),
+    ),
+    "accumulated up to a number": (
+        "gradient-sync-every-microstep",
+        ddp(before="micro = 0", step=BY_COUNT),
+        ddp(before="micro = 0", step=BY_COUNT.replace("micro == args.accum_steps", "good")),
+        ddp(
+            before="micro = 0",
+            step=BY_COUNT.replace("loss.backward()", "with model.no_sync(): loss.backward()"),
+        ),
+    ),
+    "re-entrant checkpoints of a frozen model": (
+        "activation-checkpoint-reentrant",
+        tunes(),
+        tunes(enables=ENABLES.format("dict(use_reentrant=False)")),
+        tunes(enables=f"{ENABLES.format(AGAIN)}\n    base.enable_input_require_grads()"),
+        tunes(freezes=""),
+        tunes(freezes="freeze(base.model.layers[:4])"),
+        tunes(adapts="base.score = torch.nn.Linear(3, 3)"),
+        tunes(adapts="add_lora(base)\n    base.get_input_embeddings().requires_grad_(True)"),
+    ),
+    "re-entrant checkpoints after peft": (
+        "activation-checkpoint-reentrant",
+        ddp(head=BY_PEFT + WRAPPED.format("", ON_NET)),
+        ddp(head=BY_PEFT + WRAPPED.format(ON_NET, "")),
+        ddp(head=BY_PEFT + WRAPPED.format("", ON_NET.replace("True", "False"))),
+        ddp(head=BY_PEFT + WRAPPED.format("", "net.enable_input_require_grads()\n" + ON_NET)),
+    ),
+}
