@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
 from ddoctor.analysis.launch_mistakes import shown as named
 from ddoctor.analysis.launch_plan import LaunchPlan
@@ -89,6 +90,36 @@ def batches_that_do_not_divide(plan: LaunchPlan, script: Script) -> Iterator[Fin
                 ),
             )
             return
+
+
+def deepspeed_and_the_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """A loop of the script's own counts with other numbers than DeepSpeed's file."""
+    made = script.of("deepspeed.initialize")
+    # One that reads the numbers of the file, or writes them, may make them agree.
+    if len(made) != 1 or script.names_deepspeed_keys is not None:
+        return
+    for other, own in deepspeed_pairs(plan):
+        if "accumulation" in other.name and script.accumulates is None:
+            continue
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{named(other.name)} is {other.value} for DeepSpeed ({other.at}), but the "
+            f"script counts with {own.name[4:]} = {own.value} ({own.at}), and {shown(made[0].at)} "
+            "takes the file",
+            evidence=(
+                Observation(name=named(other.name), value=other.value, source=other.at),
+                Observation(name=own.name[4:], value=own.value, source=own.at),
+            ),
+            fixes=(
+                Fix(
+                    summary="write the same number in both",
+                    paste=f'"{other.name.rpartition(".")[2]}": {own.value}',
+                    language="text",
+                ),
+            ),
+        )
+        return
 
 
 OF_LIGHTNING = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")

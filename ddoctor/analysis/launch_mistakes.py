@@ -344,7 +344,9 @@ def _trainer_and_deepspeed(launch: Launch) -> Iterator[Mistake]:
     """The Trainer refuses a file of DeepSpeed that says something else than its arguments."""
     for name, (same, unlike) in OF_TRAINER.items():
         own, other, contrary = launch.get(name), launch.get(same), launch.get(unlike)
-        if launch.get("arg.deepspeed") is None or own is None or own.value == "auto":
+        file = launch.get("arg.deepspeed")
+        # With a loop of its own, a script is given `--deepspeed` alone.
+        if file is None or not file.value.endswith(".json") or own is None or own.value == "auto":
             continue
         if contrary is not None:
             other = contrary if own.on and contrary.on else None

@@ -285,6 +285,10 @@ class Script(Section, frozen=True, kw_only=True):
     """The first line that holds back DDP's reduction, such as ``model.no_sync()``."""
     copies_ahead: SourceLine | None = None
     """The first copy to a device that does not wait for its end, ``non_blocking=True``."""
+    accumulates: SourceLine | None = None
+    """The first line with a name for a number of micro-steps, such as ``args.accumulation``."""
+    names_deepspeed_keys: SourceLine | None = None
+    """The first line that reads or writes a batch or an accumulation of DeepSpeed's own config."""
     names_pinning: SourceLine | None = None
     """The first line with the word ``pin_memory`` that is not an option of a call."""
 

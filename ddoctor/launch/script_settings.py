@@ -31,8 +31,9 @@ MOST_BYTES = 2 * 2**20
 CONFIGS = (".yaml", ".yml", ".json")
 # Options of transformers, TRL, LeRobot, nanoGPT and others that name a file with more options.
 NAMES_CONFIG = ("config", "config_file", "config_path", "cfg", "args_file")
-# transformers' `--deepspeed`, DeepSpeed's own `--deepspeed_config`.
-NAMES_DEEPSPEED = ("deepspeed", "deepspeed_config")
+# transformers' `--deepspeed`, DeepSpeed's own `--deepspeed_config`, and those of scripts.
+NAMES_DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "ds_config_path", "ds_file")
+OF_DEEPSPEED = dict.fromkeys(NAMES_DEEPSPEED, "deepspeed_config")
 PAIR = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.]*)=(?P<value>.*)", re.DOTALL)
 NUMBER = re.compile(r"-\.?\d")
 # Classes whose arguments are settings of the training.
@@ -118,7 +119,8 @@ def read(
             for one in _files_of(tree, name, given):
                 # What it opens may be data, and too much of it.
                 with suppress(DoctorError):
-                    told.settings += files.settings(folder / one.value, one.value, "arg.")
+                    prefix = "deepspeed." if one.name == "arg.deepspeed_config" else "arg."
+                    told.settings += files.settings(folder / one.value, one.value, prefix)
                     told.files.append(one.value)
             told.settings += _written(tree, name)
             told.settings += dataset_length.written(tree, name)
@@ -231,8 +233,10 @@ def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator
     keys = {one.name.removeprefix("arg.") for one in given}
     for option in options_of(tree).rows:
         key, default = option.key, option.default or ""
-        if key in NAMES_CONFIG and key not in keys and default.endswith(CONFIGS):
-            yield Setting(name="arg.config", value=default, file=name, line=option.line)
+        if key not in keys and default.endswith(CONFIGS):
+            names = {**dict.fromkeys(NAMES_CONFIG, "config"), **OF_DEEPSPEED}
+            if key in names:
+                yield Setting(name=f"arg.{names[key]}", value=default, file=name, line=option.line)
 
 
 def _written(tree: ast.Module, name: str) -> Iterator[Setting]:

@@ -103,6 +103,12 @@ LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkp
 """Functions that read a model or its state from a file."""
 IN_PARTS = ("HfDeepSpeedConfig", "Init", "GatheredParameters")
 HOLDS_BACK = ("no_sync", "require_backward_grad_sync", "set_requires_gradient_sync")
+OF_DEEPSPEED = frozenset(
+    text
+    for key in ("gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu")
+    for text in (f"'{key}'", f"{key}()", f"set_{key}()")
+)
+"""Keys of DeepSpeed's config, and the methods of its engine that give or set them."""
 AHEAD = "non_blocking=True"
 SETTINGS = ("torch.backends.", "os.environ[")
 
@@ -204,6 +210,8 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         in_parts=named.get("in_parts"),
         holds_back=named.get("holds_back"),
         copies_ahead=named.get("copies_ahead"),
+        accumulates=named.get("accumulates"),
+        names_deepspeed_keys=named.get("names_deepspeed_keys"),
         names_pinning=named.get("names_pinning"),
         broken=tuple(modules.broken),
         unseen=tuple(modules.unseen),
@@ -267,8 +275,9 @@ def _words(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name | ast.Attribute | ast.arg):
         yield own_name(node) or getattr(node, "arg", "")
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
-        yield node.value
+        yield from (node.value, f"'{node.value}'")
     elif isinstance(node, ast.Call):
+        yield f"{own_name(node.func)}()"
         # `model.to(rank)`
         if own_name(node.func) in ("to", "cuda", "device", "set_device"):
             yield from ("device_id" for one in node.args if hints(one))
@@ -283,6 +292,11 @@ def _names_a_device(name: str) -> bool:
     return name in DEVICES or {"local", "rank"} <= found or bool({"gpu", "devices"} & found)
 
 
+@lru_cache(maxsize=10_000)
+def _names_accumulation(name: str) -> bool:
+    return name.isidentifier() and bool(OF_ACCUMULATION & lower(name))
+
+
 NAMED: Mapping[str, Callable[[str], bool]] = {
     "names_device": _names_a_device,
     "names_set_epoch": "set_epoch".__eq__,
@@ -290,6 +304,8 @@ NAMED: Mapping[str, Callable[[str], bool]] = {
     "in_parts": IN_PARTS.__contains__,
     "holds_back": HOLDS_BACK.__contains__,
     "copies_ahead": AHEAD.__eq__,
+    "accumulates": _names_accumulation,
+    "names_deepspeed_keys": OF_DEEPSPEED.__contains__,
     "names_pinning": "pin_memory".__eq__,
 }
 
@@ -481,7 +497,8 @@ def _within(around: Sequence[Block], program: Program) -> Iterator[Within]:
 
 def _counts(block: Block) -> bool:
     """Whether it is for one step in a number of steps, such as those of accumulation."""
-    parts = [*ast.walk(block.test)] if block.test is not None else []
+    ends = isinstance(block.node, ast.If) and isinstance(block.node.body[-1], ast.Break)
+    parts = [*ast.walk(block.test)] if block.test is not None and not ends else []
     return any(isinstance(one, ast.Mod) for one in parts) or any(
         OF_ACCUMULATION & lower(own_name(side))
         for one in parts

@@ -1,0 +1,72 @@
+"""Numbers that DeepSpeed's file and the loop of a script both have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.launch.reviewed import causes, reviewed
+
+OWN_LOOP = """
+    import argparse
+    import deepspeed
+
+    def options():
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--grad_accum", type=int, default={default})
+        parser.add_argument("--total_batch", type=int, default=0)
+        parser.add_argument("--micro_batch", type=int, default=0)
+        parser.add_argument("--ds_config", default="ds.json")
+        parser.add_argument("--deepspeed", action="store_true")
+        return parser.parse_args()
+
+    def main(args):
+        engine, *_ = deepspeed.initialize(model=net(), config=args.ds_config)
+        per_epoch = len(loader) // args.grad_accum
+        {more}
+        for batch in loader:
+            engine.backward(engine(batch).loss)
+            engine.step()
+
+    main(options())
+"""
+FILE = '{{"train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": {}}}'
+STARTS = "deepspeed --num_gpus 4 train.py --deepspeed"
+
+
+def own_loop(more: str = "", default: int = 4) -> str:
+    return OWN_LOOP.format(more=more, default=default)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps", "says"),
+    [
+        ("--grad_accum 16", 4, "grad_accum = 16"),
+        ("", 8, "grad_accum = 4"),
+        ("--total_batch 256", 4, "total_batch = 256"),
+        ("--micro_batch 2", 4, "micro_batch = 2"),
+    ],
+)
+def test_they_differ(tmp_path: Path, arguments: str, steps: int, says: str) -> None:
+    text = FILE.format(steps)
+    found = reviewed(tmp_path, f"{STARTS} {arguments}", own_loop(), ds_json=text)
+    wrong = [one for one in found if one.cause == "launch-config-invalid"]
+    assert [says in one.because for one in wrong] == [True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "steps", "source"),
+    [
+        ("--grad_accum 16", "16", own_loop()),
+        ("--grad_accum 16", '"auto"', own_loop()),
+        ("--total_batch 64 --micro_batch 4", "4", own_loop()),
+        ("--grad_accum 16", "4", own_loop("assert engine.gradient_accumulation_steps() == 4")),
+        ("--grad_accum 16", "4", own_loop("settings['gradient_accumulation_steps'] = 16")),
+        ("", "4", own_loop(default=1)),
+        ("--grad_accum 16", "4", own_loop().replace("initialize", "init_inference")),
+    ],
+)
+def test_they_agree_or_may_do_so(tmp_path: Path, arguments: str, steps: str, source: str) -> None:
+    found = causes(tmp_path, f"{STARTS} {arguments}", source, ds_json=FILE.format(steps))
+    assert "launch-config-invalid" not in found
