@@ -3,9 +3,13 @@
 accelerate and DeepSpeed divide the loss by their own number of accumulation steps in ``backward``.
 If the script divides it as well, the gradients are too small by that factor.
 
+A mean over the tokens of each micro-batch, divided by the number of micro-steps, is another mistake
+of scale: tokens of short texts weigh more than those of long ones.
+
 Symptoms: the loss falls more slowly than without accumulation, or hardly at all with a small rate.
 
-To fix it, pass the undivided loss to ``backward``.
+To fix it, pass the undivided loss to ``backward``. For tokens that weigh the same, divide the sum
+of their losses by the tokens of all micro-batches and ranks.
 """
 
 from __future__ import annotations
@@ -38,6 +42,32 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def of_tokens(script: Script) -> Iterator[Finding]:
+    """The mean over the tokens of a micro-batch, where micro-batches differ in them."""
+    for one in script.token_means:
+        says = f"; the source says: {one.alike}" if one.alike else ""
+        yield Finding(
+            # Many scripts do so on purpose, or with texts of nearly one length.
+            severity=Severity.WARNING if one.alike else Severity.NOTE,
+            confidence=Confidence.LIKELY if one.alike else Confidence.POSSIBLE,
+            title="Tokens of short micro-batches weigh more than those of long ones",
+            because=f"{shown(one.at)} is a mean over the tokens of one micro-batch of one rank, "
+            f"and {shown(one.back)} averages it over the micro-steps, whatever their numbers of "
+            f"tokens{says}",
+            fixes=(
+                Fix.python(
+                    summary="divide the sum over all tokens of the step by their number",
+                    paste='tokens = sum((batch["labels"] != -100).sum() for batch in group)\n'
+                    "dist.all_reduce(tokens)\n"
+                    'loss = F.cross_entropy(logits, labels, ignore_index=-100, reduction="sum")\n'
+                    "(loss * dist.get_world_size() / tokens).backward()",
+                    caution="with a model that shifts its labels, count the shifted ones",
+                ),
+            ),
+        )
+        return
 
 
 def _divides(call: SourceCall, script: Script) -> str:

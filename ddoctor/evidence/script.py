@@ -208,6 +208,16 @@ class SourcePrecision(Part, frozen=True, kw_only=True):
     """Whether it is an autocast of the script itself, in the training step."""
 
 
+class SourceTokenMean(Part, frozen=True, kw_only=True):
+    """A mean over the tokens of a micro-batch, divided by the number of micro-steps."""
+
+    at: SourceLine
+    back: SourceLine
+    """Where its gradients are computed."""
+    alike: str = ""
+    """What the source says on it: that all tokens weigh the same; empty: nothing."""
+
+
 class SourceFrozen(Part, frozen=True, kw_only=True):
     """Re-entrant checkpoints of a frozen model with adapters."""
 
@@ -261,6 +271,7 @@ class Script(Section, frozen=True, kw_only=True):
     own_stops: tuple[SourceLine, ...] = ()
     """Where a rank leaves the loop over epochs by what it alone has measured."""
     same_noise: tuple[SourceNoise, ...] = ()
+    token_means: tuple[SourceTokenMean, ...] = ()
     precisions: tuple[SourcePrecision, ...] = ()
     frozen_checkpoints: tuple[SourceFrozen, ...] = ()
     """Where no line lets the inputs of the checkpointed blocks need a gradient."""

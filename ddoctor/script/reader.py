@@ -24,6 +24,7 @@ from ddoctor.evidence.script import (
     SourceSeed,
     SourceSetting,
     SourceSharding,
+    SourceTokenMean,
     Within,
 )
 from ddoctor.script.batches import own_rates
@@ -50,6 +51,7 @@ from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Wal
 from ddoctor.script.seeding import constant_seeds
 from ddoctor.script.splits import splits
 from ddoctor.script.stopping import own_stops
+from ddoctor.script.token_means import token_means
 from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.values import origins
 
@@ -174,6 +176,14 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         same_noise=_first(
             SourceNoise(at=at(call.node, call.scope), seed=at(seed.node, seed.scope))
             for call, seed in same_noise(program)
+        ),
+        token_means=_first(
+            SourceTokenMean(
+                at=at(one.loss, one.scope),
+                back=at(one.back.node, one.back.scope),
+                alike=_cut(one.alike),
+            )
+            for one in token_means(program)
         ),
         precisions=_first(
             SourcePrecision(

@@ -193,7 +193,48 @@ def tunes(
     return ddp(head=TUNES.format(freezes=freezes, adapts=adapts, enables=enables))
 
 
+TRANSLATES = """
+import torch.nn.functional as F
+
+PAD = 1
+criterion = torch.nn.CrossEntropyLoss(ignore_index=PAD)
+
+def nll(scores, wanted):
+    # Each target token of an update counts the same.
+    return F.cross_entropy(scores.transpose(1, 2), wanted, ignore_index=PAD{reduction})
+"""
+MICRO = """\
+with contextlib.nullcontext() if last else model.no_sync():
+    scores = model(batch)
+    loss = {}
+    loss.backward()
+if (index + 1) % accumulation == 0:
+    optimizer.step()
+"""
+
+
+def translates(loss: str, reduction: str = "", says: bool = True) -> str:
+    head = TRANSLATES.format(reduction=reduction)
+    if not says:
+        head = head.replace("Each target token of an update counts the same", "The loss")
+    return ddp(head=head, step=MICRO.format(loss))
+
+
 TWINS = {
+    "a mean over tokens that is averaged over micro-batches": (
+        "grad-accum-loss-scaling",
+        translates("nll(scores, batch) / accumulation"),
+        translates("nll(scores, batch) / tokens", ', reduction="sum"'),
+        translates("nll(scores, batch) / accumulation", ', reduction="none"'),
+        translates("nll(scores, batch) * counted_tokens / accumulation"),
+        translates("nll(scores, batch) / temperature"),
+    ),
+    "a mean over tokens by an object": (
+        "grad-accum-loss-scaling",
+        translates("criterion(scores, batch) / accumulation", says=False),
+        translates("criterion(scores, batch)", says=False),
+        translates("criterion(scores, batch) / accumulation").replace("=PAD", "=255"),
+    ),
     "a schedule that a function makes of one rank's batches": (
         "accelerate-scheduler-steps-n-times",
         WITH_SCHEDULE.format(
