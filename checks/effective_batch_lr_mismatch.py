@@ -10,8 +10,11 @@ To fix it, keep the effective batch (more accumulation, or smaller micro-batches
 with it: linearly for SGD, by the square root for Adam.
 """
 
+# Above 150 lines: a config, a text of the project and the source each say for which batch a rate is.
+
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import DECAY, EVALUATE, SAVE, WARM_UP, LaunchPlan
@@ -19,6 +22,7 @@ from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
+WHOLE = re.compile(r"global|total|effective")
 COUNTED = (*WARM_UP[:1], *DECAY, *SAVE, *EVALUATE)
 
 
@@ -72,17 +76,57 @@ def for_other_ranks(plan: LaunchPlan) -> Iterator[Finding]:
         of, factor = f"{made.value} GPUs ({made.at})", ranks / made.number
     else:
         return
-    scaled = plan.scaled_rate(factor)
-    if factor == 1 or scaled is None:
+    yield from _finding(plan, factor, of)
+
+
+def for_another_batch(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """A text of the project says for which batch the rate was chosen."""
+    rate, ranks, launch = plan.rate, plan.ranks, plan.launch
+    batch = _samples(plan)
+    if rate is None or batch is None or script.scales_by_ranks is not None:
+        return
+    if any("split_batches" in one.at.text for one in script.calls):
+        return  # accelerate then divides the batch between the ranks
+    pairs = zip(launch.all("made-for.samples"), launch.all("made-for.rate"), strict=False)
+    meant = [base for base, of in pairs if _number(of.value) == _number(rate.value)]
+    if ranks is None or len({one.value for one in meant}) != 1 or not meant[0].number:
+        return
+    of = f"{meant[0].value} samples in a step ({meant[0].at})"
+    yield from _finding(plan, batch / meant[0].number, of)
+
+
+def _samples(plan: LaunchPlan) -> int | None:
+    """Samples of all ranks for each optimizer step; None: unknown, or the script has a whole."""
+    named = (one.name[4:].lower() for one in plan.launch.settings if one.name.startswith("arg."))
+    if any("batch" in name and WHOLE.search(name) for name in named):
+        return None
+    if plan.batch is not None:
+        return plan.batch
+    micro = plan.get("arg.batch", "arg.micro")
+    if micro is None or not micro.number or plan.ranks is None or plan.degrees:
+        return None
+    return micro.number * plan.ranks * plan.accumulation
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _finding(plan: LaunchPlan, factor: float, of: str) -> Iterator[Finding]:
+    rate, scaled = plan.rate, plan.scaled_rate(factor)
+    if factor == 1 or scaled is None or rate is None:
         return
     linear, root = scaled
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
-        because=f"the rate {rate.value} ({rate.at}) is for {of}; this starts {ranks} ranks, "
+        because=f"the rate {rate.value} ({rate.at}) is for {of}; this starts {plan.ranks} ranks, "
         f"so the effective batch is {factor:.3g} times as large",
         evidence=(
-            Observation(name="ranks", value=ranks, source="the launch"),
+            Observation(name="ranks", value=plan.ranks or 1, source="the launch"),
             Observation(name="learning rate", value=rate.value, source=rate.at),
         ),
         fixes=(

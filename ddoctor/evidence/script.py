@@ -266,6 +266,8 @@ class Script(Section, frozen=True, kw_only=True):
     sharding_calls: tuple[SourceSharding, ...] = ()
     own_rates: tuple[SourceLine, ...] = ()
     """Where a learning rate, or the steps of accumulation, follow from a batch without ranks."""
+    scales_by_ranks: SourceLine | None = None
+    """The first line that computes a rate or a batch with the number of ranks, or a scaled rate."""
     still_epochs: tuple[SourceLine, ...] = ()
     """Calls of ``set_epoch`` in a loop, with an attribute that nothing in the script advances."""
     own_stops: tuple[SourceLine, ...] = ()

@@ -26,6 +26,7 @@ class Option:
     """Number of its values; None: as many as follow."""
     default: str | None = None
     """None: none is written, or it is no constant."""
+    help: str = ""
     line: int = 0
 
     @property
@@ -156,8 +157,14 @@ def _option(node: ast.AST) -> Option | None:
         names=names,
         takes=takes,
         default=None if value is None else str(value),
+        help=_text(keywords.get("help")),
         line=node.lineno,
     )
+
+
+def _text(node: ast.expr | None) -> str:
+    known = isinstance(node, ast.Constant) and isinstance(node.value, str)
+    return node.value if known else ""  # type: ignore[union-attr]
 
 
 def named(node: ast.expr | None) -> str:

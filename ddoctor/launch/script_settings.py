@@ -21,6 +21,7 @@ from ddoctor.launch import (
     hydra_config,
     known_arguments,
     lerobot_dataset,
+    made_for,
     openmmlab_config,
 )
 from ddoctor.launch.launchers import installed_source
@@ -123,9 +124,11 @@ def read(
                     told.settings += files.settings(folder / one.value, one.value, prefix)
                     told.files.append(one.value)
             told.settings += _written(tree, name)
+            told.settings += _said(path, tree, name)
             told.settings += dataset_length.written(tree, name)
             for other, where in _imported(tree, path, folder, is_module=is_module):
                 told.settings += _written(other, where)
+                told.settings += _said(path.parent / where, other, where)
             options = {word: one for word, one in by_word if word.startswith("-")}
             told.unknown += known_arguments.refused(tree, {**options, **appended}, name)
             if (composed := hydra_config.read(tree, path, by_word, folder)) is not None:
@@ -137,6 +140,10 @@ def read(
         if PurePath(script.text).name in library.programs:
             told.settings += _defaults(library)
     told.settings += lerobot_dataset.samples(told.settings, folder)
+    for file in dict.fromkeys(told.files):
+        with suppress(DoctorError):
+            told.settings += made_for.of_file(files.text(folder / file, file), file)
+    told.settings += made_for.of_readme(folder)
     return told
 
 
@@ -265,6 +272,13 @@ def _written(tree: ast.Module, name: str) -> Iterator[Setting]:
     for one in CLASSES:
         if one.imported in imported:
             yield from _defaults(one)
+
+
+def _said(path: Path, tree: ast.Module, name: str) -> Iterator[Setting]:
+    """What the texts of a source say on its rate."""
+    yield from made_for.of_source(tree, options_of(tree), name)
+    with suppress(DoctorError):
+        yield from made_for.of_file(files.text(path, name), name)
 
 
 def _defaults(arguments: Arguments) -> Iterator[Setting]:

@@ -18,6 +18,14 @@ OF_RANKS = frozenset(
 TOTAL = frozenset({"total", "global", "effective", "eff", "whole"})
 RATES = frozenset({"lr", "rate"})
 STEPS = frozenset({"accum", "accumulation", "accumulate", "grad"})
+COUNTS = frozenset(
+    {
+        *("world", "ranks", "gpus", "ngpu", "ngpus", "nproc", "nprocs", "replicas", "processes"),
+        *("devices", "device", "nodes", "workers", "dp"),
+    }
+)
+"""Words of the number of ranks, without those of a rank itself."""
+SCALED = RATES | STEPS | {"batch", "batches", "micro", "bs"}
 LEAST, MOST = 32, 16_384
 """Of reference batches: 256 of ImageNet, 512, 4,096."""
 
@@ -38,6 +46,25 @@ def own_rates(program: Program) -> Iterator[Statement]:
         by_total = STEPS & target and isinstance(node.value, ast.BinOp) and _is_of_total(node.value)
         if by_reference or by_total:
             yield statement
+
+
+def scales_by_ranks(program: Program) -> Statement | None:
+    """The first line by which a rate or a batch may follow the number of ranks."""
+    return next(filter(_scales, program.statements), None)
+
+
+def _scales(statement: Statement) -> bool:
+    node = statement.node
+    for part in ast.walk(node) if not hasattr(node, "body") else ():
+        if isinstance(part, ast.BinOp) and not isinstance(part.op, ast.Add | ast.Mod):
+            read = words(source(part))
+            sets = words(variable(node.targets[0])) if isinstance(node, ast.Assign) else set()
+            if COUNTS & read and SCALED & (read | sets):
+                return True
+        name = words(getattr(part, "id", "") or getattr(part, "attr", "") or "")
+        if {"scale", "scaled", "scaling"} & name and RATES & name:
+            return True
+    return False
 
 
 def _whole(value: ast.expr, scope: Scope) -> str:

@@ -27,7 +27,7 @@ from ddoctor.evidence.script import (
     SourceTokenMean,
     Within,
 )
-from ddoctor.script.batches import own_rates
+from ddoctor.script.batches import own_rates, scales_by_ranks
 from ddoctor.script.calls import (
     USES_AT_IMPORT,
     is_collective,
@@ -171,6 +171,10 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for call, model in _sharding(program)
         ),
         own_rates=_first(at(one.node, one.scope) for one in own_rates(program)),
+        scales_by_ranks=next(
+            (at(one.node, one.scope) for one in [scales_by_ranks(program)] if one is not None),
+            None,
+        ),
         still_epochs=_first(at(one.node, one.scope) for one in _still_epochs(program)),
         own_stops=_first(at(one.node, one.scope) for one in own_stops(program)),
         same_noise=_first(

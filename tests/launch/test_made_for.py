@@ -1,0 +1,118 @@
+"""Texts of a project that say for which batch its learning rate was chosen."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from ddoctor.launch import made_for
+from ddoctor.launch.option_source import options_of
+from tests.launch.reviewed import causes, reviewed
+from tests.script.sources import ddp
+
+CAUSE = "effective-batch-lr-mismatch"
+OPTIONS = """
+import argparse
+
+def options():
+    parser = argparse.ArgumentParser({about!r})
+    parser.add_argument("--config", default="net.yaml")
+    parser.add_argument("--batch_size", type=int, default=32)
+    parser.add_argument("--lr", type=float, default=0.02, help={help!r})
+    return parser.parse_args()
+"""
+STARTS = "torchrun --nproc-per-node 4 train.py"
+
+
+def script(help: str = "", more: str = "") -> str:
+    return ddp(head=OPTIONS.format(help=help, about="a net") + more)
+
+
+def pairs(found: Sequence[object]) -> Sequence[str]:
+    return [one.value for one in found]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("text", "batch", "rate"),
+    [
+        ("# lr was tuned for a global batch of 512\nlr: 3e-4\n", "512", "3e-4"),
+        ("lr: 3e-4  # for a total batch size of 64\n", "64", "3e-4"),
+        (
+            "# 4 x A100, total batch 4 * 2 * 8 = 64\n# lr 1e-5 was picked for it\nd: 3\n",
+            "64",
+            "1e-05",
+        ),
+        ("learning_rate = 0.1  # swept with batch 128 on a single V100\n", "128", "0.1"),
+    ],
+)
+def test_comments(text: str, batch: str, rate: str) -> None:
+    assert pairs([*made_for.of_file(text, "net.yaml")]) == [batch, rate]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# lr scales with the total batch of 512\nlr: 3e-4\n",
+        "lr: 3e-4  # 64 samples per GPU\n",
+        "# lr 1e-5 or lr 2e-5, chosen for a total batch of 64\nd: 3\n",
+        "# fine-tuned with lr 1e-5 and a total batch of 64\nd: 3\n",
+        "# lr 1e-5 was picked for batch 8 on 4 GPUs or 8 GPUs\nd: 3\n",
+        "# the total batch is 64\nd: 3\n\nlr: 3e-4\n",
+        "# lr was tuned for a global batch of 512\n\nd: 3\nlr: 3e-4\n",
+    ],
+)
+def test_comments_that_say_something_else(text: str) -> None:
+    assert [*made_for.of_file(text, "net.yaml")] == []
+
+
+def test_help_and_docstrings() -> None:
+    tree = ast.parse(OPTIONS.format(help="chosen for a global batch of 1024", about=""))
+    assert pairs([*made_for.of_source(tree, options_of(tree), "a.py")]) == ["1024", "0.02"]
+    tree = ast.parse('"""Small nets.\n\nlr 0.5 was tuned on two GPUs with batch 16."""\n')
+    assert pairs([*made_for.of_source(tree, options_of(tree), "a.py")]) == ["32", "0.5"]
+
+
+README = """\
+# Nets
+
+We searched on a single H100:
+
+    python train.py
+
+There, lr = 0.02 with batch size 32 gave the best result. The rate was selected for that batch.
+
+On the cluster we use 4 GPUs.
+"""
+
+
+@pytest.mark.parametrize("arguments", ["", "--lr 0.02", "--batch_size 64"])
+def test_a_readme(tmp_path: Path, arguments: str) -> None:
+    found = reviewed(tmp_path, f"{STARTS} {arguments}", script(), README_md=README)
+    because = next(one.because for one in found if one.cause == CAUSE)
+    assert "is for 32 samples in a step (README.md:3)" in because
+
+
+@pytest.mark.parametrize(
+    ("arguments", "readme", "more"),
+    [
+        ("--lr 0.04", README, ""),
+        ("--batch_size 8", README, ""),
+        ("", README.replace("was selected", "scales, and was selected"), ""),
+        ("", README.replace("searched", "worked").replace("was selected", "is good"), ""),
+        ("", README, "each = args.batch_size // dist.get_world_size()\n"),
+        ("", README, "rate = args.lr * torch.cuda.device_count() ** 0.5\n"),
+        ("", README, "parser.add_argument('--global_batch', default=32)\n"),
+    ],
+)
+def test_a_readme_that_fits(tmp_path: Path, arguments: str, readme: str, more: str) -> None:
+    found = causes(tmp_path, f"{STARTS} {arguments}", script(more=more), README_md=readme)
+    assert CAUSE not in found
+
+
+def test_help_of_an_option(tmp_path: Path) -> None:
+    assert CAUSE in causes(tmp_path, STARTS, script("the rate for a total batch of 32"))
+    assert CAUSE not in causes(tmp_path, STARTS, script("the rate for a total batch of 128"))
+    assert CAUSE not in causes(tmp_path, STARTS, script("the rate of SGD"))
