@@ -10,7 +10,7 @@ To fix it, keep the effective batch (more accumulation, or smaller micro-batches
 with it: linearly for SGD, by the square root for Adam.
 """
 
-# Above 150 lines: a config, a text of the project and the source each say for which batch a rate is.
+# Above 150 lines: a config, a text of the project and the source say for which batch a rate is.
 
 from __future__ import annotations
 

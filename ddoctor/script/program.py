@@ -172,7 +172,7 @@ class Program:
         while holds is not None and name not in holds.variables:
             holds = holds.outer
         if name.startswith("self."):
-            found = [(one, scope) for one in scope.shown(name)]
+            found = [(one, self._method(one, scope)) for one in scope.shown(name)]
         elif holds is not None:
             found = [(one, holds) for one in holds.shown(name)]
         else:
@@ -199,6 +199,28 @@ class Program:
                 value = getattr(one, "value", None)
                 if value is not None and node.attr in map(variable, assigned(one)):
                     yield value, known[1]
+
+    def _method(self, value: ast.expr, scope: Scope) -> Scope:
+        """The method of the same class that contains an expression."""
+        for one in self._methods[scope.owner] if scope.owner else ():
+            first: int = one.node.lineno  # type: ignore[attr-defined]
+            last: int = one.node.end_lineno or first  # type: ignore[attr-defined]
+            if first <= value.lineno <= last:
+                return one
+        return scope
+
+    @cached_property
+    def _methods(self) -> Mapping[str, Sequence[Scope]]:
+        found: dict[str, list[Scope]] = defaultdict(list)
+        for one in self.scopes:
+            if one.owner:
+                found[one.owner].append(one)
+        return found
+
+    def bases(self, name: str) -> Sequence[str]:
+        """The full names of the classes that a class of the script is derived from."""
+        known = self._classes.get(name)
+        return [known[1].names.of(one) for one in known[0].bases] if known is not None else ()
 
     def _origin(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
         """What makes an object that other variables hold, too."""
@@ -268,7 +290,7 @@ class Program:
         """The calls of each function, as far as the source shows them."""
         found: dict[Scope, list[Call]] = defaultdict(list)
         for call in self.calls:
-            called = self.called(call)
+            called = self.called(call) or self.functions.get(f"{call.name}.__init__")
             if called is not None and called is not call.scope:
                 found[called].append(call)
         return found

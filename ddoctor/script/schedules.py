@@ -23,6 +23,8 @@ MOST_STEPS = 5
 """Variables and functions that are followed from a schedule to the length of its loader."""
 OF_ALL = frozenset({"processes", "world", "ranks", "gpus", "devices", "replicas"})
 """Words of the number of ranks: who writes it has counted them."""
+OF_TORCH = "torch.optim.lr_scheduler."
+PREPARES = ("prepare", "prepare_scheduler")
 DIVIDED = re.compile(r"/\s*[\w.()]*num_processes")
 
 
@@ -40,7 +42,7 @@ class Schedule:
 
 def of_one_rank(program: Program) -> Iterator[Schedule]:
     """The schedules of this kind that accelerate prepares."""
-    prepares = [call for call in program.calls if call.method == "prepare" and is_accelerator(call)]
+    prepares = [call for call in program.calls if call.method in PREPARES and is_accelerator(call)]
     by_node = {call.node: call for call in program.calls} if prepares else {}
     for prepare in prepares:
         targets = _targets(prepare)
@@ -80,7 +82,7 @@ def _maker(given: ast.expr, at: Call) -> ast.Call | None:
 def _makes_scheduler(call: Call, program: Program, steps: int) -> bool:
     """Whether a call, or the function of the script that it calls, makes a schedule."""
     name = call.name.rpartition(".")[2]
-    if call.name.startswith("torch.optim.lr_scheduler."):
+    if any(one.startswith(OF_TORCH) for one in (call.name, *program.bases(call.name))):
         return True
     scope = program.called(call)
     if scope is None:
