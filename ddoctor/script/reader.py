@@ -391,7 +391,7 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         made_by=origins(on, call.scope) if variable(on) and call.name.startswith(".") else (),
         assigned=_target(call),
         within=tuple(_within(around, program)),
-        test=_cut(_holds(tests[-1], call.scope)) if tests else "",
+        test=_cut(_holds(tests[-1], call.scope, program)) if tests else "",
         unless=_cut(source(own)) if left and (own := _own_test(left[-1], call, program)) else "",
         branch=at(branches[-1].node, call.scope) if branches else None,
         always=program.always(call),
@@ -459,18 +459,22 @@ def _assigned(value: ast.expr, call: Call, program: Program) -> str:
     return _cut("; ".join(parts))
 
 
-def _condition(block: Block, scope: Scope) -> ast.AST:
-    """What a branch tests; of a variable, what it is assigned from."""
-    test = block.test if block.test is not None else block.node
-    name = variable(test)
+def _holds(block: Block, scope: Scope, program: Program) -> str:
+    """What holds within a branch, or after one that leaves the function.
+
+    Of a variable, what it is assigned from; of a function of the script, what it returns.
+    """
+    test, negated = block.test, block.rest and _counts(block)
+    if negated:
+        while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            test, negated = test.operand, not negated
+    name = variable(test) if test is not None else ""
     shown = scope.shown(name) if name else ()
-    return shown[0] if len(shown) == 1 else test
-
-
-def _holds(block: Block, scope: Scope) -> str:
-    """What holds within a branch, or after one that leaves the function."""
-    test = source(_condition(block, scope))
-    return f"not ({test})" if block.rest and _counts(block) else test
+    test = shown[0] if len(shown) == 1 else test
+    called = program.function(test) if isinstance(test, ast.Call) else None
+    results = program.results(called) if called is not None else ()
+    text = source(results[0] if len(results) == 1 else test or block.node)
+    return f"not ({text})" if negated else text
 
 
 def _leaves_the_step(block: Block) -> bool:
@@ -512,9 +516,9 @@ def _within(around: Sequence[Block], program: Program) -> Iterator[Within]:
 def _counts(block: Block) -> bool:
     """Whether it is for one step in a number of steps, such as those of accumulation."""
     ends = isinstance(block.node, ast.If) and isinstance(block.node.body[-1], ast.Break)
-    parts = [*ast.walk(block.test)] if block.test is not None and not ends else []
+    parts = [*ast.walk(block.shown)] if block.shown is not None and not ends else []
     return any(isinstance(one, ast.Mod) for one in parts) or any(
-        OF_ACCUMULATION & lower(own_name(side))
+        own_name(side) == "every" or OF_ACCUMULATION & lower(own_name(side))
         for one in parts
         if isinstance(one, ast.Compare)
         for side in ast.walk(one)

@@ -33,6 +33,8 @@ class Block:
     test: ast.expr | None = None
     rest: bool = False
     """Whether it is what follows a branch that leaves the function or the loop."""
+    shown: ast.expr | None = None
+    """Of ``rest``: the test without ``not``; of a variable, what it is assigned from."""
 
 
 @dataclass(eq=False)
@@ -287,7 +289,14 @@ def _rest(node: ast.stmt, scope: Scope) -> Iterator[Block]:
     """What follows a branch that leaves is for those that do not enter it."""
     if isinstance(node, ast.If) and not node.orelse and _leaves(node.body):
         kind = kind_of(node.test, scope.shown, negated=True)
-        yield Block(kind, node, node.test, rest=True)
+        yield Block(kind, node, node.test, rest=True, shown=_behind(node.test, scope))
+
+
+def _behind(test: ast.expr, scope: Scope) -> ast.expr:
+    while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    shown = scope.shown(variable(test)) if variable(test) else ()
+    return shown[0] if len(shown) == 1 else test
 
 
 def _leaves(body: Sequence[ast.stmt]) -> bool:

@@ -49,24 +49,44 @@ def token_means(program: Program) -> Iterator[TokenMean]:
             continue
         function = call.node.func
         given = call.node.args[0] if call.node.args else getattr(function, "value", call.node)
-        found = _divided(given, call.scope, program, MOST_STEPS)
+        found = _divided(given, call, program, MOST_STEPS)
         if found is not None and not _counts_tokens(program, (found[1], call.scope)):
             yield TokenMean(*found, call, _alike((found[1], call.scope)))
 
 
 def _divided(
-    value: ast.AST, scope: Scope, program: Program, steps: int
+    value: ast.AST, back: Call, program: Program, steps: int
 ) -> tuple[ast.Call, Scope] | None:
     """The mean in an expression that is divided by a number of micro-steps."""
     for part in ast.walk(value):
-        divides = isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div)
-        if isinstance(part, ast.BinOp) and divides and OF_STEPS & words(source(part.right)):
-            return _mean(part.left, scope, program, steps)
+        above, below = _division(part)
+        if above is not None and below is not None and _is_of_steps(below, back):
+            return _mean(above, back.scope, program, steps)
         if isinstance(part, ast.Name) and steps:
-            for one in scope.shown(part.id):
-                if found := _divided(one, scope, program, steps - 1):
+            for one in back.scope.shown(part.id):
+                if found := _divided(one, back, program, steps - 1):
                     return found
     return None
+
+
+def _division(part: ast.AST) -> tuple[ast.expr | None, ast.expr | None]:
+    """Both sides of ``loss / number`` or ``loss.div(number)``."""
+    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Div):
+        return part.left, part.right
+    if isinstance(part, ast.Call) and len(part.args) == 1 and own_name(part.func) == "div":
+        return getattr(part.func, "value", None), part.args[0]
+    return None, None
+
+
+def _is_of_steps(number: ast.expr, back: Call) -> bool:
+    """Whether it counts micro-steps: by its name, or as the length of what a loop runs over."""
+    if OF_STEPS & words(source(number)):
+        return True
+    group = source(number.args[0]) if isinstance(number, ast.Call) and number.args else ""
+    over = (one.node.iter for one in back.loops if isinstance(one.node, ast.For))
+    return own_name(number) == "len" and any(
+        group in (source(one), *map(source, getattr(one, "args", ()))) for one in over
+    )
 
 
 def _mean(
