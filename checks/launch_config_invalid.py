@@ -26,7 +26,7 @@ from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Network
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -96,7 +96,7 @@ def deepspeed_and_the_script(plan: LaunchPlan, script: Script) -> Iterator[Findi
     """A loop of the script's own counts with other numbers than DeepSpeed's file."""
     made = script.of("deepspeed.initialize")
     # One that reads the numbers of the file, or writes them, may make them agree.
-    if len(made) != 1 or script.names_deepspeed_keys is not None:
+    if len(made) != 1 or script.names_deepspeed_keys is not None or not _takes_a_file(made[0]):
         return
     for other, own in deepspeed_pairs(plan):
         if "accumulation" in other.name and script.accumulates is None:
@@ -120,6 +120,13 @@ def deepspeed_and_the_script(plan: LaunchPlan, script: Script) -> Iterator[Findi
             ),
         )
         return
+
+
+def _takes_a_file(call: SourceCall) -> bool:
+    """Whether DeepSpeed gets its settings as a file has them: by path, or as they are loaded."""
+    given = call.argument("config") or call.argument("config_params")
+    path = given is None or re.fullmatch(r"""\w+\.\w+|(['"]).*\1""", given) is not None
+    return path or call.origin("config") == ("json.load",)
 
 
 OF_LIGHTNING = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")

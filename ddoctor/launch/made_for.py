@@ -42,10 +42,10 @@ RATE = re.compile(
 )
 OF_RATE = re.compile(r"\b(?:lr|learning[ _-]rate|rate)\b", re.IGNORECASE)
 CHOSEN = re.compile(
-    r"\b(?<!fine-)(?<!fine )(?:tuned|searched|swept|chosen|selected|belongs?|optimal|picked|"
-    r"calibrated|made|meant)\b",
+    r"\b(?<!fine-)(?<!fine )(?:tuned|searched|swept|chosen|selected|picked|calibrated|belongs?)\b",
     re.IGNORECASE,
 )
+SENTENCE = re.compile(r"[.;!?](?:\s|$)")
 ADAPTS = re.compile(
     r"\b(?:scal(?:e|es|ed|ing)|linear(?:ly)?|sqrt|square root|keep|multipl\w+|divid\w+|adjust\w*)\b"
     r"|\bper[ -](?:gpu|device|rank|process|card)\b|1/N",
@@ -173,7 +173,7 @@ def _number(text: str) -> float | None:
 
 def _batch(plain: str, *, beside: bool) -> int | None:
     """The samples of all GPUs; None: the text does not say for how many the rate was chosen."""
-    if not OF_RATE.search(plain) or not (beside or CHOSEN.search(plain)):
+    if not OF_RATE.search(plain) or not (beside or any(map(_chooses, SENTENCE.split(plain)))):
         return None
     whole = {int(match["batch"]) for match in WHOLE.finditer(plain)}
     if whole:
@@ -184,3 +184,9 @@ def _batch(plain: str, *, beside: bool) -> int | None:
         return None
     count = counts.pop()
     return each.pop() * (NUMBERS.get(count) or int(count))
+
+
+def _chooses(sentence: str) -> bool:
+    """Whether it says that a rate was chosen for a batch."""
+    both = OF_RATE.search(sentence) and "batch" in sentence.lower()
+    return bool(both) and CHOSEN.search(sentence) is not None

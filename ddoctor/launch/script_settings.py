@@ -35,6 +35,7 @@ NAMES_CONFIG = ("config", "config_file", "config_path", "cfg", "args_file")
 # transformers' `--deepspeed`, DeepSpeed's own `--deepspeed_config`, and those of scripts.
 NAMES_DEEPSPEED = ("deepspeed", "deepspeed_config", "ds_config", "ds_config_path", "ds_file")
 OF_DEEPSPEED = dict.fromkeys(NAMES_DEEPSPEED, "deepspeed_config")
+FILE_OF_DEEPSPEED = re.compile(r"(?:\bds|deepspeed)[^/\s]{0,60}\.json$")
 PAIR = re.compile(r"\+{0,2}(?P<key>[A-Za-z_][\w.]*)=(?P<value>.*)", re.DOTALL)
 NUMBER = re.compile(r"-\.?\d")
 # Classes whose arguments are settings of the training.
@@ -226,10 +227,17 @@ def _parsed(path: Path) -> ast.Module | None:
 def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator[Setting]:
     """Files of options that the script itself names, in the settings' values.
 
-    Those of ``OmegaConf.load``, a YAML file that it opens, and the default of its ``--config``.
+    Those of ``OmegaConf.load`` and ``deepspeed.initialize``, a YAML file or one of DeepSpeed that
+    it opens, and the default of its ``--config``.
     """
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call) or len(node.args) != 1:
+        if not isinstance(node, ast.Call):
+            continue
+        for word in node.keywords if named(node.func) == "initialize" else ():
+            path = getattr(word.value, "value", None)
+            if word.arg == "config" and isinstance(path, str):
+                yield Setting(name="arg.deepspeed_config", value=path, file=name, line=node.lineno)
+        if len(node.args) != 1:
             continue
         path = getattr(node.args[0], "value", None)
         of = named(getattr(node.func, "value", None))
@@ -237,6 +245,8 @@ def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator
         opens = named(node.func) == "open" and str(path).endswith(CONFIGS[:2])
         if isinstance(path, str) and (loads or opens):
             yield Setting(name="arg.config", value=path, file=name, line=node.lineno)
+        elif named(node.func) == "open" and FILE_OF_DEEPSPEED.search(str(path)):
+            yield Setting(name="arg.deepspeed_config", value=str(path), file=name, line=node.lineno)
     keys = {one.name.removeprefix("arg.") for one in given}
     for option in options_of(tree).rows:
         key, default = option.key, option.default or ""

@@ -66,7 +66,7 @@ def _gives_gradients(program: Program) -> bool:
     if any(NEEDS_GRADIENTS.search(name) for name in chain(named, given)):
         return True
     return any(
-        not ADAPTS.search(source(target) + " ".join(map(source, tests)))
+        not ADAPTS.search(source(target)) and not (tests and all(map(_by_adapters, tests)))
         for target, tests in _unfrozen(program)
     )
 
@@ -112,7 +112,7 @@ def _frozen(program: Program) -> Iterator[Frozen]:
         target, value = _flag(statement)
         if target is None or value is None:
             continue
-        by_name = ADAPTS.search(source(value)) is not None
+        by_name = _by_adapters(value)
         if by_name or (isinstance(value, ast.Constant) and value.value is False):
             around = statement.around
             for held, node, scope, adapts in _of(
@@ -121,12 +121,19 @@ def _frozen(program: Program) -> Iterator[Frozen]:
                 yield held, node, scope, adapts or by_name
 
 
+def _by_adapters(test: ast.expr) -> bool:
+    """Whether a test chooses by the names of adapters, and by no other names."""
+    texts = [one.value for one in ast.walk(test) if isinstance(one, ast.Constant)]
+    names = [one for one in texts if isinstance(one, str)] or [source(test)]
+    return all(map(ADAPTS.search, names))
+
+
 def _of(
     target: ast.expr, node: ast.AST, scope: Scope, around: tuple[Block, ...], program: Program
 ) -> Iterator[Frozen]:
     """The model whose parameters a statement freezes, unless a test chooses some of them."""
     tests = [one.test for one in around if one.kind == "condition" and one.test is not None]
-    by_name = bool(tests) and all(ADAPTS.search(source(one)) for one in tests)
+    by_name = bool(tests) and all(map(_by_adapters, tests))
     if tests and not by_name:
         return
     loops = [one.node for one in around if isinstance(one.node, ast.For)]

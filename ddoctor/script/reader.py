@@ -296,6 +296,7 @@ def _words(node: ast.AST) -> Iterator[str]:
         if own_name(node.func) in ("to", "cuda", "device", "set_device"):
             yield from ("device_id" for one in node.args if hints(one))
         yield from (word.arg for word in node.keywords if word.arg == "device_id")
+        yield from (f"'{word.arg}'" for word in node.keywords)
         if own_name(node.func) in ("to", "cuda"):
             yield from (one for one in map(ast.unparse, node.keywords) if one == AHEAD)
 

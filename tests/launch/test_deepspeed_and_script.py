@@ -10,6 +10,7 @@ from tests.launch.reviewed import causes, reviewed
 
 OWN_LOOP = """
     import argparse
+    import json
     import deepspeed
 
     def options():
@@ -56,6 +57,22 @@ def test_they_differ(tmp_path: Path, arguments: str, steps: int, says: str) -> N
 
 
 @pytest.mark.parametrize(
+    "config",
+    [
+        '"ds.json"',
+        'json.load(open("ds.json"))',
+        "args.ds_config",
+    ],
+)
+def test_a_file_that_the_source_names(tmp_path: Path, config: str) -> None:
+    source = own_loop().replace("args.ds_config", config)
+    command = f"{STARTS} --grad_accum 16"
+    assert "launch-config-invalid" in causes(tmp_path, command, source, ds_json=FILE.format(4))
+    made = source.replace(f"config={config}", "config=settings_of(args)")
+    assert "launch-config-invalid" not in causes(tmp_path, command, made, ds_json=FILE.format(4))
+
+
+@pytest.mark.parametrize(
     ("arguments", "steps", "source"),
     [
         ("--grad_accum 16", "16", own_loop()),
@@ -63,6 +80,7 @@ def test_they_differ(tmp_path: Path, arguments: str, steps: int, says: str) -> N
         ("--total_batch 64 --micro_batch 4", "4", own_loop()),
         ("--grad_accum 16", "4", own_loop("assert engine.gradient_accumulation_steps() == 4")),
         ("--grad_accum 16", "4", own_loop("settings['gradient_accumulation_steps'] = 16")),
+        ("--grad_accum 16", "4", own_loop("x = dict(gradient_accumulation_steps=16)")),
         ("", "4", own_loop(default=1)),
         ("--grad_accum 16", "4", own_loop().replace("initialize", "init_inference")),
     ],

@@ -61,6 +61,7 @@ def test_comments(text: str, batch: str, rate: str) -> None:
         "# fine-tuned with lr 1e-5 and a total batch of 64\nd: 3\n",
         "# lr 1e-5 was picked for batch 8 on 4 GPUs or 8 GPUs\nd: 3\n",
         "# the total batch is 64\nd: 3\n\nlr: 3e-4\n",
+        "# total batch 64, lr 3e-4. The script was selected to be simple.\nd: 3\n",
         "# lr was tuned for a global batch of 512\n\nd: 3\nlr: 3e-4\n",
     ],
 )

@@ -62,6 +62,19 @@ class Session:
 
 Session(parse()).fit()
 """
+OF_A_CLASS = (
+    WITH_SCHEDULE.replace("triangle(", "Falls(")
+    .format(before="", after="plan = {}(Falls(optimizer, args.epochs * {}))")
+    .replace(
+        "def Falls(optimizer, updates):",
+        """class Falls(torch.optim.lr_scheduler.LRScheduler):
+    def __init__(self, optimizer, updates):
+        self.updates = updates
+        super().__init__(optimizer)
+
+def unused(optimizer, updates):""",
+    )
+)
 PREPARED = "self.accelerator.prepare(self.descent())"
 CAST = """
 import contextlib
@@ -82,6 +95,13 @@ def choose(name):
 
 def mixed():
     return torch.autocast("cuda", dtype=TYPES[chosen])
+
+class Caster:
+    def __init__(self, name):
+        self.kind = TYPES[name]
+
+    def region(self):
+        return torch.amp.autocast("cuda", self.kind)
 
 @contextlib.contextmanager
 def region(numbers):
@@ -163,6 +183,10 @@ class LowRank(torch.nn.Module):
 def add_lora(module):
     for name, child in module.named_children():
         setattr(module, name, LowRank(child))
+
+def by_names(net):
+    for name, parameter in net.named_parameters():
+        parameter.requires_grad = "lora" in name
 
 def freeze(net):
     for parameter in net.parameters():
@@ -255,6 +279,12 @@ TWINS = {
             after="plan = accelerator.prepare(plan)\n    args.updates = len(loader) * args.epochs",
         ),
     ),
+    "a schedule of a class of the script": (
+        "accelerate-scheduler-steps-n-times",
+        OF_A_CLASS.format("accelerator.prepare_scheduler", "len(loader)"),
+        OF_A_CLASS.format("", "len(loader)"),
+        OF_A_CLASS.format("accelerator.prepare_scheduler", "len(dataset)"),
+    ),
     "a schedule that a method makes of one rank's batches": (
         "accelerate-scheduler-steps-n-times",
         IN_A_CLASS.format(PREPARED, "len(self.loader)"),
@@ -269,6 +299,13 @@ TWINS = {
         cast("mixed()", model="teacher"),
         cast("accelerator.autocast()"),
         cast("torch.autocast('cuda', enabled=False)"),
+    ),
+    "an autocast by an object that gets its type": (
+        "mixed-precision-overridden",
+        cast("caster.region()", first="caster = Caster('half')"),
+        cast("caster.region()", first="caster = Caster('brain')"),
+        cast("caster.region()", first="caster = Caster(args.precision)"),
+        cast("caster.region()", first="caster, other = Caster('half'), Caster('brain')"),
     ),
     "an autocast by a field of an object": (
         "mixed-precision-overridden",
@@ -319,6 +356,13 @@ TWINS = {
         tunes(freezes="freeze(base.model.layers[:4])"),
         tunes(adapts="base.score = torch.nn.Linear(3, 3)"),
         tunes(adapts="add_lora(base)\n    base.get_input_embeddings().requires_grad_(True)"),
+    ),
+    "re-entrant checkpoints of a model that is frozen by names": (
+        "activation-checkpoint-reentrant",
+        tunes(freezes="", adapts="add_lora(base)\n    by_names(base)"),
+        tunes(freezes="", adapts="add_lora(base)\n    by_names(teacher)"),
+        tunes(freezes="", adapts="by_names(base)").replace("in name", "in name or 'emb' in name"),
+        tunes(freezes="", adapts="by_names(base)\n    base.wte.requires_grad_()"),
     ),
     "re-entrant checkpoints after peft": (
         "activation-checkpoint-reentrant",
