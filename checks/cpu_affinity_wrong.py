@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, granted_cpus
 from ddoctor.analysis.cpu_contention import FOLLOWS, Held, held_up, waiting_for_workers
-from ddoctor.analysis.launch_plan import WORKERS, LaunchPlan
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_ranks import LocalRanks, bound_one_by_one, visible_gpus
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import Cpus, Kernel, cpu_list
 from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
@@ -36,28 +37,38 @@ EXPLAINS = ("cpu-thread-oversubscription", "step-loop-overhead", *FOLLOWS)
 USED_UP = 0.8
 
 
-def in_a_job(plan: LaunchPlan) -> Iterator[Finding]:
+def in_a_job(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:
     """Slurm grants one CPU to a task that does not ask for more, whatever it starts."""
     launch, each = plan.launch, plan.each
-    tasks, granted = launch.get("tasks-per-host"), launch.get("cpus-per-task")
+    tasks, granted = launch.get("tasks-per-host", "tasks"), launch.get("cpus-per-task")
     whole = launch.get("srun.exclusive", "srun.cpus_per_gpu", "srun.mem_per_gpu")
     if "srun" not in launch.around or tasks is None or each is None or whole is not None:
         return
     count = granted.number if granted is not None else 1
     ranks = each if launch.launcher != "python" else 1
-    if tasks.number != 1 or count is None or count >= ranks or ranks < 2:
+    if (launch.launcher != "python" and tasks.number != 1) or not count:
         return
-    told = f"{count} CPU{'s' * (count != 1)} a task"
+    workers = granted_cpus.loader_workers(plan, script)
+    every = ranks * workers.number if workers is not None else 0
+    few = ranks > count
+    if not few and every < granted_cpus.MANY * count:
+        return
+    told = f"{count} CPU{'s' * (count != 1)}"
     where = f" ({granted.at})" if granted is not None else ", as --cpus-per-task is not given"
-    workers = plan.get(*WORKERS)
-    wanted = ranks * (1 + (workers.number or 0 if workers is not None else 0))
+    of_ranks = f"each host runs {ranks} ranks in one task ({tasks.at})"
+    if ranks == 1:
+        of_ranks = f"each task ({tasks.at}) is a rank"
+    if workers is not None and every > 1:
+        of_ranks += f" with {workers.number} loader workers ({workers.at})"
+    wanted = ranks + every
+    sure = granted is not None and (few or every >= granted_cpus.TOO_MANY * count)
     yield Finding(
         # Many clusters grant CPUs with each GPU.
-        severity=Severity.WARNING if granted is not None else Severity.NOTE,
-        confidence=Confidence.LIKELY if granted is not None else Confidence.POSSIBLE,
-        because=f"each host runs {ranks} ranks in one task ({tasks.at}), which gets {told}{where}",
+        severity=Severity.WARNING if sure else Severity.NOTE,
+        confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        because=f"{of_ranks}, and a task gets {told}{where}",
         evidence=(
-            Observation(name="CPUs per host", value=count, expected=wanted, source="the job file"),
+            Observation(name="CPUs per task", value=count, expected=wanted, source="the job file"),
         ),
         fixes=(
             Fix(

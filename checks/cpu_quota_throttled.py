@@ -10,17 +10,19 @@ To fix it, raise or remove the CPU limit of the container, job or systemd unit. 
 ``OMP_NUM_THREADS`` to what the quota allows.
 """
 
-# Above 150 lines: two sources (the host and the training), and one fix per kind of cgroup.
+# Above 150 lines: a manifest, the host and the training, and one fix per kind of cgroup.
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, granted_cpus
 from ddoctor.analysis.cpu_contention import FOLLOWS, HELD_UP, median_wait
 from ddoctor.analysis.environment_fixes import raise_container_limit
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_ranks import LocalRanks
 from ddoctor.evidence.host import Cpus, Kernel
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -34,6 +36,37 @@ NOTABLE_SHARE = 0.25
 ENOUGH_PERIODS, ENOUGH_NOW = 15 * 60 * 10, 5
 # During training, the periods of one second.
 ENOUGH_TRAINING = 10
+
+
+def in_a_launch(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:
+    """The limit of a container, for the ranks and the loader workers that it gets."""
+    granted, ranks = plan.launch.get("cpus-per-host"), plan.each or 1
+    count = granted_cpus.cpus(granted) if granted is not None else None
+    if granted is None or not count:
+        return
+    workers = granted_cpus.loader_workers(plan, script)
+    every = ranks * workers.number if workers is not None else 0
+    few = count < ranks
+    if not few and every < granted_cpus.MANY * count:
+        return
+    sure = few or every >= granted_cpus.TOO_MANY * count
+    loads = f" with {workers.number} loader workers each ({workers.at})" if workers else ""
+    yield Finding(
+        severity=Severity.WARNING if sure else Severity.NOTE,
+        confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        because=f"the container may use {count:g} CPUs ({granted.at}), and {ranks} "
+        f"rank{'s' * (ranks != 1)}{loads} would run in it",
+        evidence=(
+            Observation(name="CPUs", value=count, expected=ranks + every, source=granted.at),
+        ),
+        fixes=(
+            Fix(
+                summary="raise the limit, or leave it out",
+                paste=f"cpu: {ranks + every}",
+                language="text",
+            ),
+        ),
+    )
 
 
 def throttled(

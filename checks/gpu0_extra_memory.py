@@ -14,7 +14,6 @@ To fix it, call ``torch.cuda.set_device(LOCAL_RANK)`` first, and load checkpoint
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import cuda_oom, endings, snapshot_failures
@@ -157,15 +156,18 @@ def in_the_source(script: Script) -> Iterator[Finding]:
         return
     loads = script.of("torch.load")
     placed = {one.at.function for one in loads if _is_placed(one, script)}
+    saves = [" ".join((one.at.text, *one.values.values())) for one in script.of("torch.save")]
+    if any("cpu" in one for one in saves):
+        return  # What the script itself writes returns to the CPU.
     for one in loads:
-        if one.on_all_ranks and one.at.function not in placed and _is_checkpoint(one, script):
+        if one.on_all_ranks and one.at.function not in placed and one.at in script.restored:
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.POSSIBLE,
                 because=(
                     f"every rank runs {shown(one.at)}, which puts the tensors onto GPU 0, on all "
                     "ranks"
-                    if one.argument("map_location", 1) is not None
+                    if one.origin("map_location", 1) not in ((), ("None",))
                     else f"every rank runs {shown(one.at)} without map_location: tensors that rank "
                     "0 saved from its GPU return to GPU 0, on all ranks; correct only if the file "
                     "holds tensors of the CPU"
@@ -199,6 +201,8 @@ _FIXES = (
 
 def _is_placed(load: SourceCall, script: Script) -> bool:
     given = load.argument("map_location", 1)
+    if load.origin("map_location", 1) == ("None",):
+        given = None
     on_first = given is not None and "cuda:0" in given
     if given in ("'cuda'", "torch.device('cuda')"):
         # The current GPU, which is the first one until the rank chooses its own.
@@ -206,12 +210,3 @@ def _is_placed(load: SourceCall, script: Script) -> bool:
         same = [one for one in chosen if one.function == load.at.function]
         on_first = bool(same) and all(one.line > load.at.line for one in same)
     return (given is not None and not on_first) or "**" in load.keywords
-
-
-def _is_checkpoint(load: SourceCall, script: Script) -> bool:
-    """Whether a model or an optimizer takes what is loaded."""
-    return bool(load.assigned) and any(
-        one.at.function == load.at.function
-        and any(re.match(rf"{re.escape(load.assigned)}\b", given) for given in one.arguments)
-        for one in script.of(".load_state_dict")
-    )

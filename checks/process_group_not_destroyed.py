@@ -18,12 +18,11 @@ from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
 BEGINS = "torch.distributed.init_process_group"
-ENDS = "torch.distributed.destroy_process_group"
 
 
 def in_the_source(script: Script) -> Iterator[Finding]:
     begun = script.of(BEGINS)
-    if is_plain(script) and begun and not script.of(ENDS):
+    if is_plain(script) and begun and script.names_end is None:
         yield Finding(
             severity=Severity.NOTE,
             confidence=Confidence.LIKELY,

@@ -112,7 +112,7 @@ def stops_alone(script: Script) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.LIKELY,
-            because=f"a rank leaves the loop over epochs at {shown(one)} by what it has measured "
+            because=f"a rank leaves the training loop at {shown(one)} by what it has measured "
             "on its own part of the data, and no line makes that the same on all ranks: the "
             "others wait for its gradients",
             fixes=(

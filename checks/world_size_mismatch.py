@@ -137,6 +137,7 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
                 f"accelerate launch --num_machines {machines} --num_processes "
                 f"{machines * (processes or 0)} …  # machines × GPUs of each",
             )
+    yield from _fewer_than_granted(plan)
     degrees = prod(one.number or 1 for one in plan.degrees.values())
     # A single process may start its ranks itself.
     if plan.ranks is not None and plan.ranks > 1 and plan.ranks % degrees:
@@ -184,6 +185,39 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
             hosts,
             f"--nnodes={granted.value}  # accelerate: --num_machines={granted.value}",
         )
+
+
+def _fewer_than_granted(plan: LaunchPlan) -> Iterator[Finding]:
+    """Ranks for a part of the GPUs that each host of a job has, and nothing that uses the rest."""
+    launch, granted, each = plan.launch, plan.gpus_per_host, plan.each
+    told = launch.get("ranks") if launch.launcher == "accelerate" else launch.get("ranks-per-host")
+    tasks, hosts = launch.get("tasks-per-host"), launch.hosts or 1
+    if granted is None or not granted.number or told is None or not each or hosts < 2:
+        return
+    others = launch.get("beside", "env.CUDA_VISIBLE_DEVICES") is not None or plan.devices
+    # Several tasks of a host may share its GPUs; the number of one machine has its own finding.
+    shared = (tasks is not None and tasks.number != 1) or granted.number == launch.number("ranks")
+    parts = granted.number // each if granted.number % each == 0 else 1
+    if others or shared or parts < 2 or launch.launcher not in OF_ALL_RANKS or launch.on("cpu"):
+        return
+    whole = granted.number * hosts
+    told_by = "num_processes" if told.name == "ranks" else "--nproc-per-node"
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"the job has {granted.number} GPUs on each of {hosts} hosts ({granted.at}), "
+        f"{whole} in all, and {told_by} is {told.value} ({told.at}): with {each} ranks on each "
+        f"host, {whole - each * hosts} GPUs stay idle",
+        evidence=(Observation(name="ranks", value=each * hosts, expected=whole, source=told.at),),
+        fixes=(
+            Fix(
+                summary="start a rank for each GPU, or ask for fewer GPUs",
+                paste=f"accelerate launch --num_machines {hosts} --num_processes {whole} …"
+                if launch.launcher == "accelerate"
+                else f"torchrun --nnodes={hosts} --nproc-per-node={granted.number} …",
+            ),
+        ),
+    )
 
 
 def spawned(script: Script, launch: Launch) -> Iterator[Finding]:

@@ -25,6 +25,7 @@ from ddoctor.analysis.local_ranks import by_global_rank, device_of
 from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import TrainingRun
@@ -174,15 +175,21 @@ def _is_fixed(one: SourceCall) -> bool:
     )
 
 
-def without_a_device(script: Script) -> Iterator[Finding]:
+def without_a_device(script: Script, launch: Launch | None) -> Iterator[Finding]:
     """The source uses NCCL and the default GPU, which is the first one for every rank."""
+    plan = LaunchPlan(launch=launch) if launch is not None else None
     joins = [
         one
         for one in script.of("torch.distributed.init_process_group")
         if "nccl" in (one.argument("backend", 0) or "")
+        or "'nccl'" in one.origin("backend", 0)
+        or _option("backend", one.argument("backend", 0) or "", plan) == "nccl"
     ]
-    uses = [one for one in script.of(".cuda", ".to", "torch.device") if _takes_the_default(one)]
+    placed = script.of(".cuda", ".to", "torch.device")
+    uses = [one for one in placed if _takes_the_default(one, plan)]
     if not joins or not uses or script.names_device is not None or not is_plain(script):
+        return
+    if any(_chooses(one, plan) for one in placed) or (plan is not None and _has_own(plan)):
         return
     yield Finding(
         severity=Severity.ERROR,
@@ -195,9 +202,47 @@ def without_a_device(script: Script) -> Iterator[Finding]:
     )
 
 
-def _takes_the_default(one: SourceCall) -> bool:
-    named = one.arguments[:1] in (("'cuda'",), ('"cuda"',))
-    return (named and len(one.arguments) == 1) or (one.name == ".cuda" and not one.arguments)
+DEFAULTS = {"'cuda'", "'cpu'"}
+
+
+def _takes_the_default(one: SourceCall, plan: LaunchPlan | None) -> bool:
+    if len(one.arguments) != 1:
+        return one.name == ".cuda" and not one.arguments and "device" not in one.keywords
+    made = set(one.origin("", 0))
+    by_option = _option("device", one.arguments[0], plan) == "cuda"
+    return ("'cuda'" in made and made <= DEFAULTS) or by_option
+
+
+def _chooses(one: SourceCall, plan: LaunchPlan | None) -> bool:
+    """Whether it names a GPU that may be that of the rank."""
+    if one.name == ".cuda":
+        return bool(one.arguments) or "device" in one.keywords
+    made = one.origin("", 0)
+    known = {*DEFAULTS, "'meta'", "'mps'"}
+    by_option = bool(one.arguments) and _option("device", one.arguments[0], plan) is not None
+    return (
+        one.name == "torch.device"
+        and not (len(one.arguments) == 1 and {*made} <= known)
+        and (not by_option)
+    )
+
+
+def _option(name: str, text: str, plan: LaunchPlan | None) -> str | None:
+    """The value of an option that the source reads as ``args.device`` or ``cfg["device"]``."""
+    if plan is None or not re.fullmatch(rf"\w.*(?:\.{name}|\[['\"]{name}['\"]\])", text):
+        return None
+    setting = plan.get(f"arg.{name}")
+    return setting.value if setting is not None else None
+
+
+def _has_own(plan: LaunchPlan) -> bool:
+    """Whether each rank may see one GPU alone, or is alone on its host."""
+    launch = plan.launch
+    chosen = any(one.name.endswith("CUDA_VISIBLE_DEVICES") for one in launch.settings)
+    bound = launch.get("srun.gpu_bind")
+    granted = launch.get("gpus-per-task", "srun.ntasks_per_gpu")
+    own = granted is not None or (bound is not None and bound.value != "none")
+    return (chosen and plan.devices is None) or own or plan.each == 1
 
 
 _BY_LOCAL_RANK = Fix.python(

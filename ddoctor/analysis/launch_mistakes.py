@@ -32,8 +32,9 @@ OWN_NUMBER = {
     "accelerate": "accelerate launch --machine_rank $SLURM_NODEID",
 }
 OF_LEROBOT = re.compile(r"lerobot[-_]train|lerobot\.scripts")
+OWN_NAME = re.compile(r"\$\(hostname\b|`hostname\b|\$HOSTNAME\b|\$\{HOSTNAME\}")
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
-BY_NUMBER = ("srun",)
+BY_NUMBER = ("srun", "pdsh", "clush")
 """Starters that run one and the same command on every host."""
 OWN_VARIABLES = ("env.PET_MASTER_ADDR", "env.PET_RDZV_ENDPOINT", "env.PET_RDZV_BACKEND")
 # torch.distributed.run fills in localhost for static rendezvous; accelerate asks for the address.
@@ -191,15 +192,18 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
     if (
         rank is not None
         and rank.number is not None
-        and any(name in BY_NUMBER for name in launch.around)
+        and (starters := [name for name in launch.around if name in BY_NUMBER])
     ):
         yield Mistake(
-            because=f"srun runs this line on all {hosts} hosts, and each of them gets the number "
-            f"{rank.number} ({rank.at})",
+            because=f"{starters[0]} runs this line on all {hosts} hosts, and each of them gets the "
+            f"number {rank.number} ({rank.at})",
             at=rank,
             fix=Fix(
                 summary="let each host read its own number, or let the rendezvous count",
-                paste=f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'",
+                paste=f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'"
+                if starters[0] == "srun"
+                else f"torchrun --nnodes={hosts} --rdzv-backend=c10d --rdzv-id=job "
+                "--rdzv-endpoint=FIRST_HOST:29500 …",
             ),
         )
     elif rank is not None and _of_the_batch_host(rank, launch):
@@ -260,6 +264,17 @@ def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
                 paste="--rdzv-endpoint=FIRST_HOST:29500  # or --master-addr, --main_process_ip",
             ),
         )
+    elif meets is not None and OWN_NAME.match(meets.value) and _on_each_host(meets, launch):
+        yield Mistake(
+            because=f"{hosts} hosts would meet at {meets.value} ({meets.at}): each of them reads "
+            "this line, and puts in its own name",
+            at=meets,
+            fix=Fix(
+                summary="give the address of the first host",
+                paste="--rdzv-endpoint=FIRST_HOST:29500  # or --master-addr, --main_process_ip",
+            ),
+            confidence=Confidence.LIKELY,
+        )
     elif meets is None and launch.launcher in ("torchrun", "torch.distributed.launch"):
         at = launch.get("hosts")
         backend = launch.get("rendezvous")
@@ -288,6 +303,13 @@ def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
                 ),
                 confidence=Confidence.LIKELY,
             )
+
+
+def _on_each_host(one: Setting, launch: Launch) -> bool:
+    """Whether each host runs the script in which this is written."""
+    name = one.file.rpartition("/")[2]
+    starters = [at for at, around in enumerate(launch.around) if around in BY_NUMBER]
+    return bool(starters) and name in launch.around[starters[0] :]
 
 
 def _accumulation(plan: LaunchPlan) -> Iterator[Mistake]:

@@ -280,6 +280,8 @@ class Script(Section, frozen=True, kw_only=True):
     schedules_of_one_rank: tuple[SourceSchedule, ...] = ()
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""
+    restored: tuple[SourceLine, ...] = ()
+    """Calls of ``torch.load`` whose result becomes the state of a model or an optimizer."""
     kept_losses: tuple[SourceLine, ...] = ()
     """Statements of a training loop that store a loss with its graph beyond the step."""
     splits: tuple[SourceLine, ...] = ()
@@ -288,6 +290,8 @@ class Script(Section, frozen=True, kw_only=True):
     """The first line with a word for a local rank, or for one of several GPUs."""
     names_set_epoch: SourceLine | None = None
     """The first line with the word ``set_epoch``, as a name or a text."""
+    names_end: SourceLine | None = None
+    """The first line with the word ``destroy_process_group``."""
     fills_in: SourceLine | None = None
     """The first line that gives a model of the meta device memory without values, ``to_empty``."""
     loads_on_one_rank: SourceLine | None = None

@@ -94,6 +94,9 @@ def _settings(service: Any, name: str) -> Iterator[Setting]:
     if text(ipc := get(service, "ipc")) == "host":
         yield Setting(name="host-ipc", value="true", file=name, line=line(ipc))
     resources = get(get(service, "deploy"), "resources")
+    limit = get(get(resources, "limits"), "cpus") or get(service, "cpus")
+    if limit is not None:
+        yield setting("cpus-per-host", limit, name)
     for one in rows(get(get(resources, "reservations"), "devices")):
         named, count = rows(get(one, "device_ids")), get(one, "count")
         if named:

@@ -14,7 +14,12 @@ from ddoctor.launch.shell import ASSIGNMENT
 from ddoctor.launch.words import Word
 
 ENGINES = ("docker", "podman")
-OPTIONS = {"--shm-size": "shm", "-m": "memory-per-host", "--memory": "memory-per-host"}
+OPTIONS = {
+    "--shm-size": "shm",
+    "-m": "memory-per-host",
+    "--memory": "memory-per-host",
+    "--cpus": "cpus-per-host",
+}
 
 
 def read(words: Sequence[Word]) -> Iterator[Setting]:

@@ -46,6 +46,8 @@ COMMANDS = {
     "lightning": ("run", "model"),
 }
 """The words by which a program with several commands launches a training."""
+REMOTE = ("ssh", "pdsh", "clush", "pssh", "parallel-ssh")
+"""Programs that give a command to the shells of other machines."""
 SHELL_SCRIPTS = (".sh", ".sbatch", ".slurm")
 STARTERS = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
 """Programs that start other commands, and know nothing of torch."""
@@ -61,6 +63,7 @@ def starts(text: str) -> bool:
         or name in CONSOLE
         or (name.endswith(".py") and text != name)
         or name in SHELLS
+        or text in REMOTE
         or name.endswith(SHELL_SCRIPTS)
         or PYTHON.fullmatch(name) is not None
     )

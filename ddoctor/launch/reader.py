@@ -41,6 +41,7 @@ from ddoctor.launch.programs import (
     MODULES,
     PROGRAMS,
     PYTHON,
+    REMOTE,
     SHELL_SCRIPTS,
     SHELLS,
     STARTERS,
@@ -150,6 +151,8 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
     )
     command = replace(command, words=words[begin:], variables=variables)
     first, name = words[begin], PurePath(words[begin].text).name
+    if name in REMOTE:
+        return _of_remote(command, found, (*around, name))
     if name in SHELLS or name.endswith(SHELL_SCRIPTS):
         return _of_shell(command, found, around)
     if PYTHON.fullmatch(name):
@@ -175,12 +178,27 @@ def _of_shell(command: Command, found: _Found, around: tuple[str, ...]) -> Launc
     if not rest:
         return None
     if any(OF_COMMANDS.fullmatch(one) for one in texts[1 : len(texts) - len(rest) + 1]):
-        name, text = "", rest[0]
-    else:
-        name = rest[0]
-        text = files.text(found.folder / name, name)
-        found.files.append(name)
+        given = command.words[len(texts) - len(rest)]
+        around = (*around, PurePath(texts[0]).name)
+        return _of_script("", given.text, rest[1:], command, found, around, given)
+    name = rest[0]
+    text = files.text(found.folder / name, name)
+    found.files.append(name)
     return _of_script(name, text, rest[1:], command, found, around)
+
+
+def _of_remote(command: Command, found: _Found, around: tuple[str, ...]) -> Launch | None:
+    """What the shells of other machines get: a text in quotes, or the words of the line."""
+    words = command.words
+    found.settings.append(words[0].setting("elsewhere", words[0].text))
+    for at, word in enumerate(words[1:], 1):
+        if len(word.text.split()) > 1:
+            launch = _of_script("", word.text, (), command, found, around, word)
+            if launch is not None:
+                return launch
+        elif starts(word.text):
+            return _launch(replace(command, words=words[at:]), found, around)
+    return None
 
 
 def _of_script(
@@ -190,11 +208,14 @@ def _of_script(
     command: Command,
     found: _Found,
     around: tuple[str, ...],
+    within: Word | None = None,
 ) -> Launch | None:
+    """The last training that a script launches; ``within``: the word of a line that holds it."""
     own, _ = _parsed(SLURM, [*shell.directives(text, name)], found)
     asked = {one.name: one.value for one in reversed([*found.settings, *own])}
     script = Script(
-        file=name,
+        file=name or (within.file if within is not None else ""),
+        rows=within.rows if within is not None else (),
         arguments=arguments,
         variables={one.name: one for one in command.variables},
         given={
@@ -232,12 +253,13 @@ def _of_script(
 def _beside(
     earlier: Sequence[Command], settings: tuple[Setting, ...], folder: Path
 ) -> Iterator[Setting]:
-    """The ports of launches on this machine that still run as a later one starts."""
+    """What still runs as a later launch starts, and the ports of launches on this machine."""
     running: list[Setting] = []
     for one in earlier:
         if one.texts == ("wait",):
             running.clear()
         elif one.beside:
+            running.append(one.words[0].setting("beside", one.words[0].text))
             other = _Found(one.texts, folder)
             with suppress(DoctorError):
                 launch = _launch(replace(one, settings=settings), other, ())

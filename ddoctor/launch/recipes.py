@@ -95,6 +95,8 @@ def _of_sky(name: str, folder: Path) -> Recipe | None:
             Setting(name=key, value=value, file=name, line=at) for key, value in own.items()
         ]
         settings = [setting("elsewhere", run, name)]
+        if nodes is not None:
+            settings.append(setting("nodes", nodes, name))
         if asked is not None:
             settings.append(Setting(name="gpus-per-host", value=each, file=name, line=line(asked)))
         return Recipe(

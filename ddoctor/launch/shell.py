@@ -19,6 +19,8 @@ from ddoctor.evidence.launch import Setting
 from ddoctor.launch import files
 from ddoctor.launch.words import Command, Word
 
+Rows = tuple[int, ...]
+"""The line of a word, or those of a text that quotes hold together."""
 MOST_LINES = 20_000
 MOST_CONTINUED = 1_000
 """Lines that continue one."""
@@ -31,6 +33,11 @@ SUBSTITUTION = re.compile(r"\$\(\([^()]{0,2000}\)\)|\$\([^()]{0,2000}\)|`[^`]{0,
 MASK = re.compile(r"\x00(\d+)\x00")
 # A backslash that does not end its line continues nothing.
 BROKEN = re.compile(r"\\[ \t]+(?:#.*)?$")
+# What quotes, and what a quote would not open in: a comment, and an escaped character.
+QUOTED = re.compile(r"\\.|'[^']*'|\"(?:\\.|[^\"\\])*\"|(?:^|(?<=\s))\#.*|['\"]")
+CLOSES = {"'": re.compile(r"[^']*'"), '"': re.compile(r'(?:\\.|[^"\\])*"')}
+MOST_QUOTED = 200
+"""Lines that one quote holds together."""
 OPERATORS = re.compile(r"[;&|()<>]+")
 ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w{0,199})=(?P<value>.*)", re.DOTALL)
 # $NAME, ${NAME}, ${NAME:-default}, ${NAME:?complaint}; $(which program).
@@ -73,6 +80,8 @@ class Script:
     """Whether it exports each variable that it sets, ``set -a``."""
     nested: int = 0
     """Number of scripts that read this one with ``source``."""
+    rows: Sequence[int] = ()
+    """The lines of the file in which those of the text are; empty: the same."""
     broken: list[Word] = field(default_factory=list)
     """Lines whose last backslash a blank or a comment follows."""
 
@@ -81,12 +90,16 @@ class Script:
 
     def commands(self, text: str) -> Iterator[Command]:
         """The simple commands of the script, in order."""
-        for lines in _lines(text):
+        for rows in _lines(text):
+            lines = [(self._line(number), line) for number, line in rows]
             for number, line in lines:
                 if BROKEN.search(line) and not line.lstrip().startswith("#"):
                     self.broken.append(Word(text=line.strip(), file=self.file, line=number))
             for words, beside in _simple(lines):
                 yield from self._command([*self._expanded(words)], beside=beside)
+
+    def _line(self, number: int) -> int:
+        return self.rows[min(number, len(self.rows)) - 1] if self.rows else number
 
     def _command(self, words: list[Word], *, beside: bool) -> Iterator[Command]:
         while words and words[0].text in KEYWORDS:
@@ -126,14 +139,14 @@ class Script:
                         pass
                 return
 
-    def _expanded(self, words: Sequence[tuple[str, int]]) -> Iterator[Word]:
+    def _expanded(self, words: Sequence[tuple[str, Rows]]) -> Iterator[Word]:
         """The words with variables put in; one that holds a command or options becomes several."""
         before = ""
-        for text, number in words:
+        for text, rows in words:
             if text in ("$@", "$*"):
-                yield from (Word(text=one, file=self.file, line=number) for one in self.arguments)
+                yield from (Word(text=one, file=self.file, line=rows[0]) for one in self.arguments)
                 continue
-            word = self._word(text, number)
+            word = self._word(text, rows)
             parts = word.text.split()
             several = len(parts) > 1 and VARIABLE.fullmatch(text) and before != "-c"
             if several and (any(part.startswith("-") for part in parts) or not before):
@@ -142,13 +155,13 @@ class Script:
                 yield word
             before = text
 
-    def _word(self, text: str, number: int) -> Word:
+    def _word(self, text: str, rows: Rows) -> Word:
         found = WHICH.sub(lambda match: match[1] or match[2], text)
         found = OWN_FOLDER.sub(os.path.dirname(self.file) or ".", found)
         found = ARITHMETIC.sub(self._computed, found)
         found = VARIABLE.sub(self._value, found)
         resolved = UNKNOWN.search(found) is None
-        return Word(text=found, file=self.file, line=number, resolved=resolved)
+        return Word(text=found, file=self.file, line=rows[0], resolved=resolved, rows=rows)
 
     def _computed(self, match: re.Match[str]) -> str:
         """The product or sum of known numbers, else the expression without blanks."""
@@ -195,14 +208,20 @@ def directives(text: str, file: str) -> Iterator[Word]:
 def _lines(text: str) -> Iterator[list[tuple[int, str]]]:
     """Each line with those that continue it, and their numbers; without here-documents."""
     held: list[tuple[int, str]] = []
-    until = ""
-    for number, line in enumerate(text.splitlines()[:MOST_LINES], 1):
+    until = quote = ""
+    every = text.splitlines()[:MOST_LINES]
+    for number, line in enumerate(every, 1):
         if until:
             until = "" if line.strip() == until else until
             continue
+        within = quote
+        quote = _open_quote(line, quote)
+        if quote and not within and not _closes(every[number : number + MOST_QUOTED], quote):
+            quote = ""
         goes_on = line.endswith("\\") and len(held) < MOST_CONTINUED
-        held.append((number, line.removesuffix("\\") if goes_on else line))
-        if goes_on:
+        # Within quotes, `_pieces` joins the lines.
+        held.append((number, line.removesuffix("\\") if goes_on and not quote else line))
+        if goes_on or quote:
             continue
         if match := HERE.search(line):
             until = match[1]
@@ -212,16 +231,55 @@ def _lines(text: str) -> Iterator[list[tuple[int, str]]]:
         yield held
 
 
-def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[list[tuple[str, int]], bool]]:
-    """The simple commands of a line, as words without quotes, with their numbers.
+def _open_quote(line: str, quote: str) -> str:
+    """The quote that a line leaves open; empty: none. ``quote``: the one in which it begins."""
+    if quote:
+        end = CLOSES[quote].match(line)
+        if end is None:
+            return quote
+        line = line[end.end() :]
+    # Only at the end is a quote alone: it holds what follows.
+    return next((one for one in QUOTED.findall(line) if one in CLOSES), "")
+
+
+def _closes(lines: Sequence[str], quote: str) -> bool:
+    """Whether a line leaves no quote open that an earlier one has opened."""
+    for line in lines:
+        quote = _open_quote(line, quote)
+        if not quote:
+            return True
+    return False
+
+
+def _pieces(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[Rows, str]]:
+    """Lines, with those that a quote joins as one; and the number of each."""
+    quote, text, joined = "", "", False
+    rows: list[int] = []
+    for number, line in lines:
+        quote = _open_quote(line, quote)
+        rows += [number] * (not joined)
+        # A shell that gets a text in single quotes joins its lines itself.
+        joined = quote == '"' and line.endswith("\\")
+        text += line.removesuffix("\\") if joined else line
+        if quote and not joined:
+            text += "\n"
+        elif not quote:
+            yield tuple(rows), text
+            text, rows = "", []
+    if rows:
+        yield tuple(rows), text
+
+
+def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[list[tuple[str, Rows]], bool]]:
+    """The simple commands of a line, as words without quotes, with their lines.
 
     Each with whether the shell continues without waiting for its end.
     """
-    words: list[tuple[str, int]] = []
+    words: list[tuple[str, Rows]] = []
     skip = False
-    for text, number in _split(lines):
+    for text, rows in _split(lines):
         if not OPERATORS.fullmatch(text):
-            words += [(text, number)] * (not skip)
+            words += [(text, rows)] * (not skip)
             skip = False
         elif "<" in text or ">" in text:
             # A file that the command reads or writes; before it, the number of a descriptor.
@@ -234,18 +292,24 @@ def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[list[tuple[str, 
     yield words, False
 
 
-def _split(lines: Sequence[tuple[int, str]]) -> list[tuple[str, int]]:
-    masked: list[str] = []
-    try:
-        words = [(word, number) for number, line in lines for word in _words(line, masked)]
-    except ValueError:
-        number, whole = lines[0][0], " ".join(line for _, line in lines)
+def _split(lines: Sequence[tuple[int, str]]) -> list[tuple[str, Rows]]:
+    """The words of lines, each with its line, or those of its text."""
+    found: list[tuple[str, Rows]] = []
+    for rows, text in _pieces(lines):
+        masked: list[str] = []
         try:
-            words = [(word, number) for word in _words(whole, masked)]
+            words = _words(text, masked)
         except ValueError:
-            # A quote that ends in a later line.
-            words = [(word, number) for word in whole.split()]
-    return [(MASK.sub(lambda match: masked[int(match[1])], word), at) for word, at in words]
+            # A quote that nothing closes.
+            words = text.split()
+        at = 0
+        for word in words:
+            whole = MASK.sub(lambda match, masked=masked: masked[int(match[1])], word)  # type: ignore[misc]
+            count = whole.count("\n")
+            at = min(at, len(rows) - 1)
+            found.append((whole, rows[at : at + count + 1]))
+            at += count
+    return found
 
 
 def _words(line: str, masked: list[str]) -> list[str]:

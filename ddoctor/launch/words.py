@@ -19,6 +19,8 @@ class Word:
     line: int = 0
     resolved: bool = True
     """Whether all variables in it are known."""
+    rows: tuple[int, ...] = ()
+    """The lines of a text that quotes hold together, one for each line of it."""
 
     def setting(self, name: str, value: str) -> Setting:
         """A value that this word gives."""

@@ -6,6 +6,7 @@ import ast
 import re
 
 from ddoctor.script.names import source, variable
+from ddoctor.script.ranks import own_name
 from ddoctor.script.scopes import Call
 from ddoctor.script.values import origins
 
@@ -74,7 +75,7 @@ def matters(call: Call) -> bool:
     if name and not name.startswith("."):
         return name in OF_CUDA or name.startswith(MATTERING)
     if call.method in ("to", "cuda"):
-        return call.method == "cuda" or any(map(_names_cuda, call.node.args))
+        return call.method == "cuda" or any(_is_cuda(one, call) for one in call.node.args)
     if call.method in METHODS:
         return True
     if call.method == "log" and call.scope.name.endswith(OF_EVALUATION):
@@ -135,6 +136,15 @@ def _only_fsdp(model: ast.expr, call: Call) -> bool:
     name = variable(model)
     values = call.scope.assigned(name) if name else ()
     return bool(values) and values[-1] is not None and origins(values[-1], call.scope) == (FSDP,)
+
+
+def _is_cuda(argument: ast.expr, call: Call) -> bool:
+    """Whether an argument of ``to`` is surely the GPU, or the device of the script's options."""
+    if _names_cuda(argument) or "'cuda'" in origins(argument, call.scope):
+        return True
+    # Such as `args.device`, whose value the launch knows.
+    of_options = isinstance(argument, ast.Attribute | ast.Subscript)
+    return of_options and own_name(argument) == "device"
 
 
 def _names_cuda(argument: ast.expr) -> bool:

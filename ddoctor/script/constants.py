@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.evidence.script import UNKNOWN
 from ddoctor.script.names import variable
+from ddoctor.script.objects import defaults
 from ddoctor.script.program import Program
 from ddoctor.script.scopes import Scope
 
@@ -83,7 +84,7 @@ def _of_call(call: ast.Call, scope: Scope, program: Program, steps: int) -> Iter
 
 def _of_variable(value: ast.expr, scope: Scope, program: Program, steps: int) -> Iterator[str]:
     caller, written = program.caller(scope), variable(value)
-    default = program.default(scope, written)
+    default = defaults(scope).get(written)
     if default is not None and written not in program.passed(scope):
         # Without a call that the source shows, the argument may have another value.
         spread = caller is None or any(one.arg is None for one in caller.node.keywords)

@@ -7,12 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
+from ddoctor.evidence.script import UNKNOWN
 from ddoctor.script.calls import is_collective
 from ddoctor.script.modules import MAIN, Module
 from ddoctor.script.names import PRINT, variable
-from ddoctor.script.ranks import lower
+from ddoctor.script.objects import Objects, arguments, defaults
+from ddoctor.script.ranks import asks_if_distributed, lower
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
-from ddoctor.script.values import origins
+from ddoctor.script.values import MOST_STEPS, origins
 
 BACKWARD = ("backward", "manual_backward")
 OTHER_STEPS = frozenset({"scheduler", "sched", "schedule", "lr", "prof", "profiler", "env", "envs"})
@@ -23,6 +25,7 @@ FEWEST = 3
 """Functions that are followed from a branch to a collective."""
 ENTRIES = frozenset({"", "main", "__call__", "forward"})
 """Functions that Python or torch call: the top level, main, and methods of objects."""
+UNSHOWN = frozenset({UNKNOWN, ""})
 CHANGES = ("update", "setdefault", "pop", "popitem", "clear")
 """Methods of a dictionary."""
 
@@ -34,48 +37,19 @@ class Program:
         self.scopes: Sequence[Scope] = [scope for walk in walks for scope in walk.scopes]
         self.calls: Sequence[Call] = [call for scope in self.scopes for call in scope.calls]
         self.statements: Sequence[Statement] = [one for walk in walks for one in walk.statements]
-        self.functions = {scope.full_name: scope for scope in self.scopes if scope.name}
         self.training: set[ast.AST] = set()
         """The loops that call backward and step an optimizer."""
         self.epochs: set[ast.AST] = set()
         """The loops around them."""
         self._changes: dict[Module, frozenset[str]] = {}
         self._passed: dict[Scope, Mapping[str, ast.expr]] = {}
-        self._called = {call.node: self._resolve(call) for call in self.calls}
-        self._modules = {walk.scopes[0].module.name: walk.scopes[0] for walk in walks}
-        self._classes = {
-            f"{scope.module.name}.{node.name}": (node, scope)
-            for walk in walks
-            for node, scope in walk.classes
-        }
+        self.objects = Objects(walks, self.calls)
+        self.functions = self.objects.functions
         self._find_loops()
 
     def called(self, call: Call) -> Scope | None:
         """The user's function that is called; None: another one, or unknown."""
-        return self._called[call.node]
-
-    def _resolve(self, call: Call) -> Scope | None:
-        function = call.node.func
-        if isinstance(function, ast.Name):
-            scope: Scope | None = call.scope
-            while scope is not None:
-                if function.id in scope.inner:
-                    return scope.inner[function.id]
-                scope = scope.outer
-        if call.name in self.functions:
-            return self.functions[call.name]
-        if not call.name and variable(function):
-            # An object with `__call__`.
-            for maker in origins(function, call.scope):
-                if found := self.functions.get(f"{maker}.__call__"):
-                    return found
-        if isinstance(function, ast.Attribute) and call.on:
-            own = call.on == "self"
-            makers = (call.scope.owner,) if own else origins(function.value, call.scope)
-            for maker in makers:
-                if found := self.functions.get(f"{maker}.{function.attr}"):
-                    return found
-        return None
+        return self.objects.called[call.node]
 
     def _find_loops(self) -> None:
         effects: dict[Scope, set[str]] = {scope: set() for scope in self.scopes}
@@ -126,35 +100,48 @@ class Program:
         return (*self._outside(call.scope, DEEPEST), *call.around)
 
     def passed(self, scope: Scope) -> Mapping[str, ast.expr]:
-        """What the only call of a function passes, by argument; empty: there is no such call."""
+        """What the only call of a function passes, with defaults; empty: there is no such call."""
         if scope not in self._passed:
             self._passed[scope] = self._arguments(scope)
         return self._passed[scope]
 
     def _arguments(self, scope: Scope) -> Mapping[str, ast.expr]:
         one = self._only_call(scope)
-        given = getattr(scope.node, "args", None)
-        if one is None or not isinstance(given, ast.arguments):
+        if one is None:
             return {}
-        names = [each.arg for each in (*given.posonlyargs, *given.args)][bool(scope.owner) :]
-        by_name = {word.arg: word.value for word in one.node.keywords if word.arg is not None}
-        return {**dict(zip(names, one.node.args, strict=False)), **by_name}
+        given = arguments(one.node, scope)
+        if all(word.arg is not None for word in one.node.keywords):
+            constants = (
+                (name, value)
+                for name, value in defaults(scope).items()
+                if isinstance(value, ast.Constant)
+            )
+            return {**dict(constants), **given}
+        return given
+
+    def origins(self, node: ast.expr, scope: Scope, steps: int = MOST_STEPS) -> tuple[str, ...]:
+        """What makes a value, also by the only call of a function and by objects' attributes."""
+        found = origins(node, scope)
+        if steps and UNSHOWN & {*found} and (shown := self._shown(node, scope)):
+            inner = (self.origins(value, within, steps - 1) for value, within in shown)
+            return tuple(dict.fromkeys(one for each in inner for one in each))
+        return found
+
+    def _shown(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
+        if isinstance(node, ast.Attribute) and not scope.shown(variable(node)):
+            return self.objects.values(node, scope)
+        around: Scope | None = scope
+        while around is not None and isinstance(node, ast.Name):
+            if node.id in around.variables:
+                one, value = self._only_call(around), self.passed(around).get(node.id)
+                alone = around.variables[node.id] == [None]
+                return [(value, one.scope)] if alone and one and value is not None else ()
+            around = around.outer
+        return ()
 
     def function(self, node: ast.Call) -> Scope | None:
         """The user's function that a call node calls; None: another one, or unknown."""
-        return self._called.get(node)
-
-    def default(self, scope: Scope, name: str) -> ast.expr | None:
-        """The default of an argument of a function; None: it has none."""
-        given = getattr(scope.node, "args", None)
-        if not isinstance(given, ast.arguments):
-            return None
-        plain = [*given.posonlyargs, *given.args]
-        pairs = [
-            *zip(plain[len(plain) - len(given.defaults) :], given.defaults, strict=True),
-            *zip(given.kwonlyargs, given.kw_defaults, strict=True),
-        ]
-        return next((value for one, value in pairs if one.arg == name), None)
+        return self.objects.called.get(node)
 
     def values(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
         """What a variable is assigned from, each with its function; empty: not all is shown.
@@ -177,7 +164,7 @@ class Program:
             found = [(one, holds) for one in holds.shown(name)]
         else:
             module, _, last = scope.names.of(node).rpartition(".")
-            holds, name = self._modules.get(module), last
+            holds, name = self.objects.modules.get(module), last
             found = [(one, holds) for one in holds.shown(last)] if holds is not None else []
         if holds is not None and not holds.name and (holds.module, name) in self._set_by_functions:
             return ()
@@ -189,7 +176,7 @@ class Program:
             return
         for made, where in self._origin(node.value, scope):
             name = where.names.of(made.func) if isinstance(made, ast.Call) else ""
-            known = self._classes.get(name)
+            known = self.objects.own.get(name)
             if known is None or not isinstance(made, ast.Call) or made.args:
                 continue
             given = {word.arg: word.value for word in made.keywords}
@@ -216,11 +203,6 @@ class Program:
             if one.owner:
                 found[one.owner].append(one)
         return found
-
-    def bases(self, name: str) -> Sequence[str]:
-        """The full names of the classes that a class of the script is derived from."""
-        known = self._classes.get(name)
-        return [known[1].names.of(one) for one in known[0].bases] if known is not None else ()
 
     def _origin(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
         """What makes an object that other variables hold, too."""
@@ -261,16 +243,8 @@ class Program:
         return self._only_call(scope)
 
     def results(self, scope: Scope) -> Sequence[ast.expr]:
-        """What a function returns, by its own statements."""
-        return self._results.get(scope, ())
-
-    @cached_property
-    def _results(self) -> Mapping[Scope, Sequence[ast.expr]]:
-        found: dict[Scope, list[ast.expr]] = defaultdict(list)
-        for one in self.statements:
-            if isinstance(one.node, ast.Return) and one.node.value is not None:
-                found[one.scope].append(one.node.value)
-        return found
+        """What a function returns."""
+        return self.objects.returned(scope)
 
     def _only_call(self, scope: Scope) -> Call | None:
         known = self._callers_of.get(scope, [])
@@ -374,7 +348,7 @@ class Program:
         if scope is None or not deepest or scope is call.scope:
             return None
         for one in scope.calls:
-            if all(block.kind in ("loop", "no-grad") for block in one.around):
+            if all(map(_is_passed, one.around)):
                 if is_collective(one):
                     return one
                 if found := self.reached(one, deepest - 1):
@@ -387,6 +361,13 @@ def assigned(node: ast.stmt) -> Sequence[ast.expr]:
     if isinstance(node, ast.Assign):
         return node.targets
     return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
+
+
+def _is_passed(block: Block) -> bool:
+    """Whether a distributed run enters it."""
+    if block.kind == "condition" and block.test is not None:
+        return asks_if_distributed(block.test)
+    return block.kind in ("loop", "no-grad")
 
 
 def _may_skip(block: Block) -> bool:

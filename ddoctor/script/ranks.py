@@ -178,6 +178,19 @@ def _whether_distributed(test: ast.expr) -> bool:
     )
 
 
+OF_DISTRIBUTED = frozenset({"distributed", "ddp", "dist", "world", "initialized", "available"})
+
+
+def asks_if_distributed(test: ast.expr) -> bool:
+    """Whether a condition only asks whether there are several ranks, as ``world_size > 1``."""
+    if isinstance(test, ast.UnaryOp):
+        return asks_if_distributed(test.operand)
+    if isinstance(test, ast.BoolOp):
+        return all(map(asks_if_distributed, test.values))
+    asked = test.left if isinstance(test, ast.Compare) else test
+    return bool(OF_DISTRIBUTED & lower(own_name(asked)))
+
+
 def _names(node: ast.AST) -> Iterator[str]:
     for part in ast.walk(node):
         if isinstance(part, ast.Name):

@@ -35,6 +35,7 @@ from ddoctor.script.calls import (
     matters,
     uses_cuda,
 )
+from ddoctor.script.checkpoints import restored
 from ddoctor.script.datasets import datasets
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.losses import kept
@@ -101,6 +102,8 @@ FRAMEWORKS = {
 }
 """Names of packages, and of torch's own ways, as users call them."""
 DEVICES = ("set_device", "device_id", "device_ids", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
+OF_SEVERAL = frozenset({"per", "num", "n", "number", "count", "memory", "mem", "utilization"})
+"""Words of names such as ``samples_per_gpu``, which select no GPU."""
 LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkpoint")
 """Functions that read a model or its state from a file."""
 IN_PARTS = ("HfDeepSpeedConfig", "Init", "GatheredParameters")
@@ -208,6 +211,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in of_one_rank(program)
         ),
         unused_layers=_first(at(node, scope) for node, scope in unused_layers(walks, program)),
+        restored=_first(at(one.node, one.scope) for one in restored(program)),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),
         loads_on_one_rank=next(
@@ -220,6 +224,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         names_device=named.get("names_device"),
         names_set_epoch=named.get("names_set_epoch"),
+        names_end=named.get("names_end"),
         fills_in=named.get("fills_in"),
         in_parts=named.get("in_parts"),
         holds_back=named.get("holds_back"),
@@ -289,7 +294,9 @@ def _words(node: ast.AST) -> Iterator[str]:
     if isinstance(node, ast.Name | ast.Attribute | ast.arg):
         yield own_name(node) or getattr(node, "arg", "")
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
-        yield from (node.value, f"'{node.value}'")
+        yield f"'{node.value}'"
+        # A help text or a message names nothing.
+        yield from [node.value] * (" " not in node.value)
     elif isinstance(node, ast.Call):
         yield f"{own_name(node.func)}()"
         # `model.to(rank)`
@@ -304,7 +311,8 @@ def _words(node: ast.AST) -> Iterator[str]:
 @lru_cache(maxsize=10_000)
 def _names_a_device(name: str) -> bool:
     found = lower(name)
-    return name in DEVICES or {"local", "rank"} <= found or bool({"gpu", "devices"} & found)
+    one_of = bool({"gpu", "devices"} & found) and not OF_SEVERAL & found
+    return name in DEVICES or {"local", "rank"} <= found or one_of
 
 
 @lru_cache(maxsize=10_000)
@@ -315,6 +323,7 @@ def _names_accumulation(name: str) -> bool:
 NAMED: Mapping[str, Callable[[str], bool]] = {
     "names_device": _names_a_device,
     "names_set_epoch": "set_epoch".__eq__,
+    "names_end": "destroy_process_group".__eq__,
     "fills_in": "to_empty".__eq__,
     "in_parts": IN_PARTS.__contains__,
     "holds_back": HOLDS_BACK.__contains__,
@@ -386,7 +395,7 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         arguments=tuple(_cut(source(value)) for name, value in given if name.isdigit()),
         keywords={name: _cut(source(value)) for name, value in given if not name.isdigit()},
         spread={name: tuple(dict(pairs)) for name, pairs in _spread(call, program).items()},
-        origins={name: origins(value, call.scope) for name, value in given},
+        origins={name: program.origins(value, call.scope) for name, value in given},
         values={name: text for name, value in given if (text := _assigned(value, call, program))},
         on=call.on,
         made_by=origins(on, call.scope) if variable(on) and call.name.startswith(".") else (),

@@ -1,20 +1,23 @@
-"""Loops over epochs that a rank leaves by what it alone has measured."""
+"""Loops of a training that a rank leaves by what it alone has measured."""
+
+# Above 150 lines: a value reaches a test through variables, objects and methods.
 
 from __future__ import annotations
 
 import ast
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from ddoctor.script.calls import COLLECTIVES
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower
-from ddoctor.script.scopes import Call, Statement
+from ddoctor.script.scopes import RANK_TESTS, Call, Scope, Statement
 from ddoctor.script.values import MOST_STEPS
 
 STOPS = re.compile(r"stop|patien|early|bad_epochs|no_improve|counter|wait", re.IGNORECASE)
-"""What tests of an early end are called."""
+"""What tests of an early end are called, and the classes of what they ask."""
 AGREES = frozenset(
     {
         *("reduce", "gather", "broadcast", "synchronize", "sync"),
@@ -22,68 +25,162 @@ AGREES = frozenset(
     }
 )
 """Words of what makes a value the same on all ranks."""
+OF_METRICS = "compute"
+"""What torchmetrics' objects are asked with, for a value of all ranks."""
+DEEPEST = 3
+"""Functions within each other that make a value."""
+
+
+@dataclass(frozen=True)
+class End:
+    """Where a loop of the training ends, the test for it, and the outermost such loop."""
+
+    test: ast.expr
+    loop: ast.AST
+    direct: bool
+    """Whether only this test is between the loop over epochs and its end."""
 
 
 def own_stops(program: Program) -> Iterator[Statement]:
-    """The ``break`` statements whose test nothing makes the same on all ranks."""
+    """The statements that end the training, whose test nothing makes the same on all ranks."""
     agreed = [call for call in program.calls if _agrees(call.method)]
     for statement in program.statements:
-        around = [block for block in statement.around if block.kind in ("condition", "loop")]
-        if not isinstance(statement.node, ast.Break) or len(around) < 2:
+        end = _ended(statement, program)
+        if end is None or not _is_early(end.test, statement.scope, program):
             continue
-        test, loop = around[-1].test, around[-2].node
-        if test is None or loop not in program.epochs or not STOPS.search(ast.unparse(test)):
-            continue
-        names = _decided_by(test, loop)
+        names = _decided_by(end, statement, program)
         for _ in range(MOST_STEPS):
             shown = [value for name in names for value in statement.scope.shown(name)]
-            names = names.union(*map(_variables, shown))
-        asked = {*ast.walk(test)}
+            names = names.union(*map(_keys, shown))
+        asked = {*ast.walk(end.test)}
         makers = {
             program.called(call)
             for call in program.calls
-            if call.node in asked or call.on in names or _assigns(call, names)
+            if call.node in asked
+            or (call.scope is statement.scope and (_keys_on(call) & names or _sets(call, names)))
         }
-        if not any(call.scope in makers or names & _variables(call.node) for call in agreed):
+        makers |= _setters(names, statement.scope, program)
+        inner = _inner({one for one in makers if one is not None}, program)
+        if any(call.scope in inner or names & _keys(call.node) for call in agreed):
+            continue
+        if end.direct or _measured(names, inner, statement, program):
             yield statement
 
 
-def _decided_by(test: ast.expr, loop: ast.AST) -> set[str]:
+def _ended(statement: Statement, program: Program) -> End | None:
+    """What a statement ends; None: no loop of the training, or without a test."""
+    node = statement.node
+    ours = program.epochs | program.training
+    if isinstance(node, ast.While) and node in program.epochs:
+        return End(test=node.test, loop=node, direct=False)
+    if not isinstance(node, ast.Break | ast.Return):
+        return None
+    around = [block for block in statement.around if block.kind in ("condition", "loop")]
+    loops = [block.node for block in around if block.kind == "loop"]
+    left = loops[-1:] if isinstance(node, ast.Break) else loops
+    left = [one for one in left if one in ours]
+    test = around[-1].test if around else None
+    if not left or test is None:
+        return None
+    direct = isinstance(node, ast.Break) and around[-2].node in program.epochs
+    if not direct and any(block.kind in RANK_TESTS for block in statement.around):
+        return None
+    return End(test=test, loop=left[0], direct=direct)
+
+
+def _is_early(test: ast.expr, scope: Scope, program: Program) -> bool:
+    """Whether a test, or the class of what it asks, is named as one for an early end."""
+    objects = (one for one in ast.walk(test) if isinstance(one, ast.Name | ast.Attribute))
+    names = (name for one in objects for name in program.objects.classes(one, scope))
+    return any(map(STOPS.search, (ast.unparse(test), *names)))
+
+
+def _decided_by(end: End, statement: Statement, program: Program) -> set[str]:
     """The variables in a test, and what objects in it such as ``stopper`` get in the loop."""
-    parts = _variables(test)
-    for node in ast.walk(loop):
+    parts = _keys(end.test)
+    for node in ast.walk(end.loop):
         # A counter goes up by the value that its branch tests.
         if isinstance(node, ast.If) and any(
-            _sets(one, parts) for one in (*node.body, *node.orelse)
+            parts & _keys(target) for one in (*node.body, *node.orelse) for target in _targets(one)
         ):
-            parts = parts | _variables(node.test)
+            parts = parts | _keys(node.test)
+    setters = _setters(parts, statement.scope, program)
     given = {
         name
-        for node in ast.walk(loop)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and variable(node.func.value).partition(".")[0] in parts
-        for one in node.args
-        for name in _variables(one)
+        for call in program.calls
+        if call.scope is statement.scope
+        and (_keys_on(call) & parts or program.called(call) in setters)
+        for one in (*call.node.args, *(word.value for word in call.node.keywords))
+        for name in _keys(one)
     }
     return given | parts
 
 
-def _sets(node: ast.stmt, names: set[str]) -> bool:
-    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-    return any(names & _variables(one) for one in targets if one is not None)
+def _setters(names: set[str], scope: Scope, program: Program) -> set[Scope]:
+    """The other methods of the same class that assign one of these attributes."""
+    own = {name for name in names if name.startswith("self.")}
+    return {
+        one.scope
+        for one in (program.statements if own else ())
+        if one.scope.attributes is scope.attributes
+        and one.scope is not scope
+        and not one.scope.name.endswith("__init__")
+        and any(own & _keys(target) for target in _targets(one.node))
+    }
 
 
-def _variables(node: ast.AST) -> set[str]:
-    return {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+def _inner(scopes: set[Scope], program: Program) -> set[Scope]:
+    """Functions, and those that they call."""
+    found, ahead = set(scopes), scopes
+    for _ in range(DEEPEST):
+        called = {program.called(call) for scope in ahead for call in scope.calls}
+        ahead = {one for one in called if one is not None} - found
+        found |= ahead
+    return found
 
 
-def _assigns(call: Call, names: set[str]) -> bool:
+def _measured(names: set[str], makers: set[Scope], statement: Statement, program: Program) -> bool:
+    """Whether an evaluation makes the values: a function without gradients, or a loop here."""
+    if any(_evaluates(call) for scope in makers for call in scope.calls):
+        return True
+    return any(
+        any(block.kind == "no-grad" for block in call.around)
+        and (_sets(call, names) or (call.method in ("append", "add") and _keys_on(call) & names))
+        for call in statement.scope.calls
+    )
+
+
+def _evaluates(call: Call) -> bool:
+    return call.method == "eval" or any(block.kind == "no-grad" for block in call.around)
+
+
+def _targets(node: ast.stmt) -> list[ast.expr]:
+    if isinstance(node, ast.Assign):
+        return node.targets
+    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else []
+
+
+def _keys(node: ast.AST) -> set[str]:
+    """The variables in an expression; of ``self``, its attributes."""
+    return {
+        variable(one)
+        for one in ast.walk(node)
+        if (isinstance(one, ast.Name) and one.id != "self")
+        or (isinstance(one, ast.Attribute) and variable(one.value) == "self")
+    }
+
+
+def _keys_on(call: Call) -> set[str]:
+    """The object that is called, or whose method it is."""
+    function = call.node.func
+    own = _keys(function)
+    return own if not isinstance(function, ast.Attribute) else _keys(function.value) or own
+
+
+def _sets(call: Call, names: set[str]) -> bool:
     """Whether the result of a call goes into one of these variables."""
-    statement = call.statement
-    targets = statement.targets if isinstance(statement, ast.Assign) else []
-    return any(names & _variables(one) for one in targets)
+    return any(names & _keys(one) for one in _targets(call.statement))
 
 
 def _agrees(method: str) -> bool:
-    return bool(AGREES & {method, *lower(method)})
+    return method == OF_METRICS or bool(AGREES & {method, *lower(method)})

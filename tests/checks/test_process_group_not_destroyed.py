@@ -8,6 +8,7 @@ from tests.script.conftest import review as review
 from tests.script.conftest import script as script
 from tests.script.sources import ACCELERATE, SOUND, ddp
 
+AT_EXIT = "atexit.register(dist.destroy_process_group)"
 CAUSE = "process-group-not-destroyed"
 
 
@@ -21,6 +22,7 @@ def test_no_line_destroys_it(review: Review) -> None:
     "source",
     [
         ddp(),
+        ddp(head="import atexit").replace("dist.destroy_process_group()", AT_EXIT),
         ddp().replace("dist.destroy", "if dist.is_initialized():\n    dist.destroy"),
         ACCELERATE,
         SOUND["lightning"],

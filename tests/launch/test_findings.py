@@ -224,7 +224,7 @@ from tests.launched import launched
         (
             "cpu-affinity-wrong",
             "sbatch job.sbatch",
-            "8 ranks in one task (job.sbatch:3), which gets 4 CPUs a task (job.sbatch:4)",
+            "8 ranks in one task (job.sbatch:3), and a task gets 4 CPUs (job.sbatch:4)",
             {"job_sbatch": JOB.replace("--cpus-per-task=64", "--cpus-per-task=4")},
         ),
         (

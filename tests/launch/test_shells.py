@@ -190,7 +190,7 @@ def test_a_task_of_skypilot(tmp_path: Path, hosts: str, ranks: str, found: list[
     assert launched(tmp_path, command).hosts == 2
 
 
-@pytest.mark.parametrize(("processes", "wrong"), [(8, True), (32, False), (16, False)])
+@pytest.mark.parametrize(("processes", "wrong"), [(8, True), (32, False), (16, True), (24, False)])
 def test_processes_of_one_machine(tmp_path: Path, processes: int, wrong: bool) -> None:
     (tmp_path / "four.sbatch").write_text(dedent(BATCH).lstrip("\n"))
     found = told(tmp_path, "sbatch four.sbatch", four_yaml=MACHINES.format(processes))

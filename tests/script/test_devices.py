@@ -71,6 +71,51 @@ def test_quiet_where_a_gpu_is_selected_or_none_is_used(review: Review, set_up: s
     assert review(ddp(set_up=set_up)) == {}
 
 
+COMM = """
+import argparse
+from dataclasses import dataclass
+
+@dataclass
+class Options:
+    {}: {} = {}
+
+options = Options()
+batch_per_gpu = 8
+
+def joined(kind):
+    dist.init_process_group(backend=kind)
+
+def device():
+    return {}
+"""
+USES = """
+kind = "nccl"
+joined(kind)
+place = device()
+model = DDP(Net().to(place))
+data = Images()
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "joins", "alone"),
+    [
+        ("torch.device('cuda')", USES, True),
+        ("torch.device('cuda' if torch.cuda.is_available() else 'cpu')", USES, True),
+        ("torch.device(options.device)", USES, True),
+        ("torch.device('cuda', number)", USES, False),
+        ("torch.device(f'cuda:{number}')", USES, False),
+        ("torch.device('cpu')", USES, False),
+        ("torch.device('cuda')", USES.replace("nccl", "gloo"), False),
+        ("torch.device('cuda')", "torch.cuda.set_device(mine())\n" + USES, False),
+        ("torch.device('cuda')", USES.replace("to(place)", "cuda(number)"), False),
+    ],
+)
+def test_a_device_of_a_helper(review: Review, device: str, joins: str, alone: bool) -> None:
+    head = COMM.format("device", "str", "'cuda'", device)
+    assert (BINDING in review(ddp(head=head, set_up=joins))) is alone
+
+
 LOAD = "state = torch.load(path)\nmodel.load_state_dict(state['model'])\n"
 
 

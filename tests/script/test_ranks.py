@@ -84,7 +84,7 @@ def test_the_state_of_a_sharded_model(review: Review) -> None:
     ],
 )
 def test_quiet_where_all_ranks_call_it_or_none(review: Review, branch: str) -> None:
-    head = "def evaluate(model):\n    if dist.is_initialized():\n        dist.barrier()\n"
+    head = "def evaluate(model):\n    if model.shared:\n        dist.barrier()\n"
     assert review(ddp(head=head, epoch=branch)) == {}
 
 

@@ -13,10 +13,16 @@ from ddoctor.models import Finding, Severity
 from tests.launched import launch
 from tests.script.conftest import Read
 from tests.script.sources import ACCELERATE, LOADER, SET_UP, ddp
-from tests.script.twins import data, models, ranks, training
+from tests.script.twins import data, models, objects, ranks, training
 from tests.script.twins.parts import ON_ONE
 
-TWINS = {**data.TWINS, **models.TWINS, **ranks.TWINS, **training.TWINS}
+TWINS = {
+    **data.TWINS,
+    **models.TWINS,
+    **objects.TWINS,
+    **ranks.TWINS,
+    **training.TWINS,
+}
 
 
 def told(source: str, script: Read, *settings: Setting) -> Mapping[str, Finding]:

@@ -1,0 +1,192 @@
+"""What a job grants, against what its launch lines and the source start in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from ddoctor.models import Severity
+from tests.launch.files import told
+from tests.launch.reviewed import reviewed
+from tests.launched import launched
+from tests.script.sources import LOADER, ddp
+
+IN_QUOTES = """
+    #!/bin/bash
+    #SBATCH -N 2
+    #SBATCH --gpus-per-node=8
+    #SBATCH --ntasks-per-node=1
+    #SBATCH --cpus-per-task=64
+    # It's the first host that the others meet at.
+    export FIRST=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
+    {before}
+    srun --label bash -lc '
+      . venv/bin/activate
+      torchrun --nnodes=2 --nproc-per-node={each} \\
+        --node-rank=$SLURM_NODEID --master-addr=$FIRST --master-port=29400 \\
+        train.py --lr 1e-3
+    '
+"""
+SKY = """
+    num_nodes: 3
+    resources: {{accelerators: "L40S:4"}}
+    run: |
+      accelerate launch --config_file {config} --machine_rank $SKYPILOT_NODE_RANK \\
+        --main_process_ip $(echo "$SKYPILOT_NODE_IPS" | head -n1) --main_process_port 8476 train.py
+"""
+THREE = """
+    compute_environment: LOCAL_MACHINE
+    distributed_type: MULTI_GPU
+    num_machines: {}
+    num_processes: {}
+"""
+NODE = """
+    #!/usr/bin/env bash
+    HOSTS=4
+    torchrun --nnodes=$HOSTS --nproc-per-node=8 --rdzv-backend=c10d --rdzv-id=rows \\
+      --rdzv-endpoint={} train.py
+"""
+TASKS = """
+    #!/bin/bash
+    #SBATCH --nodes=1 --gres=gpu:4
+    #SBATCH --ntasks-per-node=4
+    {cpus}
+    srun python train.py
+"""
+POD = """
+    apiVersion: v1
+    kind: Pod
+    spec:
+      containers:
+      - name: train
+        image: ours
+        command: [torchrun, --standalone, --nproc-per-node=4, train.py]
+        resources:
+          limits: {{nvidia.com/gpu: 4, cpu: {}}}
+"""
+COMPOSE = """
+    services:
+      train:
+        image: ours
+        command: torchrun --standalone --nproc-per-node=2 train.py
+        cpus: "{}"
+"""
+
+
+@pytest.mark.parametrize(
+    ("each", "before", "wrong"),
+    [
+        (4, "", True),
+        (8, "", False),
+        (6, "", False),
+        (4, "export CUDA_VISIBLE_DEVICES=4,5,6,7", False),
+        (4, "vllm serve model --tensor-parallel-size 4 &", False),
+    ],
+)
+def test_ranks_for_a_part_of_the_gpus(tmp_path: Path, each: int, before: str, wrong: bool) -> None:
+    job = IN_QUOTES.format(each=each, before=before)
+    found = told(tmp_path, "sbatch job.sbatch", job_sbatch=job)
+    assert [one.cause for one in found] == ["world-size-mismatch"] * wrong
+    assert all(one.severity is Severity.WARNING for one in found)
+
+
+@pytest.mark.parametrize(
+    ("machines", "processes", "wrong"),
+    [(3, 6, True), (3, 4, True), (2, 8, True), (3, 12, False), (3, 9, False)],
+)
+def test_a_task_of_skypilot(tmp_path: Path, machines: int, processes: int, wrong: bool) -> None:
+    found = told(
+        tmp_path,
+        "sky launch rows.yaml",
+        rows_yaml=SKY.format(config="own.yaml"),
+        own_yaml=THREE.format(machines, processes),
+    )
+    assert ("world-size-mismatch" in {one.cause for one in found}) is wrong
+
+
+def test_lines_within_quotes(tmp_path: Path) -> None:
+    launch = launched(
+        tmp_path, "sbatch job.sbatch", job_sbatch=IN_QUOTES.format(each=8, before=""), train_py=""
+    )
+    assert launch.around == ("sbatch", "job.sbatch", "srun", "bash")
+    rank = launch.get("host-rank")
+    assert rank is not None
+    assert (launch.line, rank.at) == (11, "job.sbatch:12")
+
+
+@pytest.mark.parametrize(
+    ("command", "address", "wrong"),
+    [
+        ("pdsh -w a[1-4] 'cd /srv/rows; bash node.sh'", "localhost:29500", True),
+        ("clush -w a[1-4] bash node.sh", "127.0.0.1:29500", True),
+        ("ssh -o 'ConnectTimeout 5' a1 'source env; ./node.sh'", "localhost:29500", True),
+        ("pdsh -w a[1-4] 'cd /srv/rows; bash node.sh'", "$(hostname):29500", True),
+        ("srun -N4 ./node.sh", "$HOSTNAME:29500", True),
+        ("bash node.sh", "$(hostname):29500", False),
+        ("pdsh -w a[1-4] 'cd /srv/rows; bash node.sh'", "a1:29500", False),
+        ("pdsh -w a[1-4] 'cd /srv/rows; MEETS=a1 bash node.sh'", "$MEETS:29500", False),
+        ("ssh a1 'source env; ./node.sh'", "${MEETS:-a1}:29500", False),
+    ],
+)
+def test_shells_of_other_machines(tmp_path: Path, command: str, address: str, wrong: bool) -> None:
+    found = told(tmp_path, command, node_sh=NODE.format(address))
+    assert [one.cause for one in found] == ["launch-config-invalid"] * wrong
+
+
+def test_one_number_for_all_hosts(tmp_path: Path) -> None:
+    line = "torchrun --nnodes=2 --node-rank=0 --master-addr=a1 --nproc-per-node=8 train.py"
+    found = told(tmp_path, f"pdsh -w a1,a2 '{line}'")
+    assert ["pdsh runs this line on all 2 hosts" in one.because for one in found] == [True]
+    assert not told(tmp_path, f"ssh a1 '{line}'")
+
+
+@pytest.mark.parametrize(
+    ("cpus", "workers", "severity"),
+    [
+        ("#SBATCH -c 1", 8, Severity.WARNING),
+        ("#SBATCH --cpus-per-task=2", 8, Severity.WARNING),
+        ("#SBATCH --cpus-per-task=4", 8, Severity.NOTE),
+        ("", 8, Severity.NOTE),
+        ("#SBATCH --cpus-per-task=8", 8, None),
+        ("#SBATCH --cpus-per-task=1", 1, None),
+        ("#SBATCH --cpus-per-task=1 --exclusive", 8, None),
+    ],
+)
+def test_the_cpus_of_a_task(
+    tmp_path: Path, cpus: str, workers: int, severity: Severity | None
+) -> None:
+    source = ddp(loader=LOADER.replace("num_workers=4", f"num_workers={workers}"))
+    found = reviewed(tmp_path, "sbatch rows.job", source, rows_job=TASKS.format(cpus=cpus))
+    assert {one.cause: one.severity for one in found}.get("cpu-affinity-wrong") is severity
+
+
+def test_workers_by_an_option(tmp_path: Path) -> None:
+    source = ddp(loader=LOADER.replace("num_workers=4", "num_workers=options.loaders"))
+    job = TASKS.format(cpus="#SBATCH -c 2")
+    few = reviewed(tmp_path, "sbatch rows.sb", source, rows_sb=f"{job.rstrip()} --loaders 2\n")
+    many = reviewed(tmp_path, "sbatch rows.sb", source, rows_sb=f"{job.rstrip()} --loaders 16\n")
+    assert "cpu-affinity-wrong" not in {one.cause for one in few}
+    assert any("16 loader workers (rows.sb:5)" in one.because for one in many)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "severity"),
+    [
+        ("2", Severity.WARNING),
+        ('"3500m"', Severity.WARNING),
+        ("8", Severity.NOTE),
+        ("32", None),
+        ("$CPUS", None),
+    ],
+)
+def test_the_limit_of_a_pod(tmp_path: Path, cpus: str, severity: Severity | None) -> None:
+    found = reviewed(tmp_path, "kubectl apply -f pod.yaml", ddp(), pod_yaml=POD.format(cpus))
+    assert {one.cause: one.severity for one in found}.get("cpu-quota-throttled") is severity
+
+
+@pytest.mark.parametrize(("cpus", "wrong"), [("1.5", True), ("16", False)])
+def test_the_limit_of_a_service(tmp_path: Path, cpus: str, wrong: bool) -> None:
+    text = COMPOSE.format(cpus)
+    found = reviewed(tmp_path, "docker compose up", ddp(), compose_yaml=text)
+    assert ("cpu-quota-throttled" in {one.cause for one in found}) is wrong
