@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ddoctor.analysis import endings
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.script_source import is_plain, shown
+from ddoctor.analysis.switched_layers import SwitchedLayers
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
@@ -89,15 +90,39 @@ def seen_coming(
     )
 
 
+def by_an_option(
+    script: Script, launch: Launch | None, layers: SwitchedLayers, wrapping: Wrapping | None
+) -> Iterator[Finding]:
+    """An option leaves a layer of the user's model out, and the model makes it all the same."""
+    if not _reduces(script, launch, wrapping):
+        return
+    for one in layers.left_out:
+        name = one.layer.at.text.partition("=")[0].strip().removeprefix("self.")
+        told = f" ({one.setting.at})" if one.setting is not None and one.setting.at else ""
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one.layer.at)} makes parameters, and "
+                + (f"{one.option}={one.value}{told}" if one.option else "a constant of the source")
+                + " leaves them out of forward, while find_unused_parameters is off: DDP stops in "
+                "the second step"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="make the layer only where the option needs it, or freeze it",
+                    paste=f"model.{name}.requires_grad_(False)  # before DDP wraps the model",
+                ),
+            ),
+        )
+        return
+
+
 def in_the_source(
     script: Script, launch: Launch | None, wrapping: Wrapping | None
 ) -> Iterator[Finding]:
     """A layer of the user's model takes no part in the loss."""
-    # What DDP itself saw is better evidence.
-    if wrapping is not None or not is_plain(script, "accelerate"):
-        return
-    by_accelerate = any(one.framework == "accelerate" for one in script.imports)
-    if not script.of(DDP) and (not by_accelerate or _shards(script, launch)):
+    if not _reduces(script, launch, wrapping):
         return
     for one in script.unused_layers:
         name = one.text.partition("=")[0].strip().removeprefix("self.")
@@ -116,6 +141,15 @@ def in_the_source(
             ),
         )
         return
+
+
+def _reduces(script: Script, launch: Launch | None, wrapping: Wrapping | None) -> bool:
+    """Whether DDP needs each gradient, as far as the source shows it."""
+    # What DDP itself saw is better evidence.
+    if wrapping is not None or not is_plain(script, "accelerate"):
+        return False
+    by_accelerate = any(one.framework == "accelerate" for one in script.imports)
+    return bool(script.of(DDP)) or (by_accelerate and not _shards(script, launch))
 
 
 def _shards(script: Script, launch: Launch | None) -> bool:

@@ -213,6 +213,70 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
         )
 
 
+def by_a_plain_sampler(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    """A DataLoader of the training has a sampler that draws from all items on every rank."""
+    trains = any(loop.kind == "training" for loop in script.loops)
+    plain = {one.loader.place: one for one in script.plain_samplers}
+    loaders = [one for one in script.of(LOADER) if not evaluates(one) and one.on_all_ranks]
+    others = [one for one in loaders if one.at.place not in plain and _shares(one)]
+    samplers = re.compile(r"sampler", re.IGNORECASE)
+    splits = [one for one in script.splits if not samplers.search(one.text)]
+    if seen is not None or not trains or splits or others or not is_plain(script):
+        return
+    wrapped = script.of(*WRAPPERS)[0]
+    for loader in [one for one in loaders if one.at.place in plain][:1]:
+        if OF_A_RANK.search(f"{loader.argument('dataset', 0)} {loader.values}"):
+            return
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(plain[loader.at.place].at)} draws from all items on every rank, although "
+                f"{shown(wrapped.at)} trains on all ranks together: an epoch trains on each item "
+                "once per rank"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="share the samples out by a DistributedSampler",
+                    paste=(
+                        "sampler = torch.utils.data.DistributedSampler(dataset)\n"
+                        f"loader = DataLoader(dataset, …, sampler=sampler)  # {loader.at.place}\n"
+                        "for epoch in range(epochs):\n"
+                        "    sampler.set_epoch(epoch)"
+                    ),
+                    caution="with weights, let each rank take every Nth of the drawn indices",
+                ),
+            ),
+        )
+
+
+def by_a_generator(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    """The script's own generator of batches knows nothing of ranks."""
+    if seen is not None or script.splits or script.of(LOADER) or not is_plain(script):
+        return
+    for one in script.own_batches[:1]:
+        wrapped = script.of(*WRAPPERS)[0]
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE,
+            because=(
+                f"{shown(one.loop)} trains on what {shown(one.at)} yields, which asks for no rank, "
+                f"although {shown(wrapped.at)} trains on all ranks together; correct only if each "
+                "rank reads different files"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="give each rank every Nth batch",
+                    paste=(
+                        "rank, world = dist.get_rank(), dist.get_world_size()\n"
+                        "batches = itertools.islice(batches, rank, None, world)"
+                    ),
+                    caution="each rank still reads all of it; sharing the files out reads less",
+                ),
+            ),
+        )
+
+
 def by_another_number(script: Script, launch: Launch | None) -> Iterator[Finding]:
     """A sampler gets the number of the host, or that within the host, as the rank among all."""
     hosts = (launch.hosts or 1) if launch is not None else 1

@@ -23,24 +23,30 @@ from ddoctor.models import Confidence, Finding, Fix, Severity
 # Policies that wrap what is trained by itself, such as peft's own.
 BY_GRADIENTS = re.compile(r"lambda|fsdp_auto_wrap_policy|_or_policy")
 BY_BLOCKS = re.compile(r"transformer_auto_wrap_policy|size_based_auto_wrap|ModuleWrapPolicy")
+APART = {"**", "ignored_modules", "ignored_states", "ignored_parameters"}
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
 def in_the_source(script: Script) -> Iterator[Finding]:
     """An adapter's trained weights, and frozen ones, get into one flat parameter."""
-    adapted = script.of("peft.get_peft_model")
-    for one in script.of("torch.distributed.fsdp.FullyShardedDataParallel"):
+    adapted = [(one.at, "") for one in script.of("peft.get_peft_model")]
+    adapted += ((one.at, one.trained) for one in script.mixed_layers)
+    wraps = script.of("torch.distributed.fsdp.FullyShardedDataParallel")
+    for one in wraps:
         named = one.argument("auto_wrap_policy")
         policy = f"{named} {one.values.get('auto_wrap_policy')}"
-        apart = "**" in one.keywords or BY_GRADIENTS.search(policy)
+        apart = BY_GRADIENTS.search(policy) or APART & {*one.keywords}
         # What another function makes may wrap the adapter by itself.
-        known = named in (None, "None") or BY_BLOCKS.search(policy)
+        whole = named in (None, "None") and len(wraps) == 1
+        known = whole or BY_BLOCKS.search(policy)
         flattens = one.argument("use_orig_params") in (None, "False")
-        if adapted and flattens and known and not apart:
+        # A class that the policy names gets its own flat parameter.
+        inside = [at for at, name in adapted if not name or not re.search(rf"\b{name}\b", policy)]
+        if inside and flattens and known and not apart:
             yield Finding(
                 severity=Severity.ERROR,
                 confidence=Confidence.LIKELY,
-                because=f"{shown(adapted[0].at)} trains some weights of a block and freezes the "
+                because=f"{shown(inside[0])} trains some weights of a block and freezes the "
                 f"others, and {shown(one.at)} flattens them together: FSDP refuses that",
                 fixes=(
                     Fix.python(

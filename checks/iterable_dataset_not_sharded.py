@@ -115,15 +115,17 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
             if several and _takes_files_of_its_rank(stream, script):
                 yield _without_worker(stream, loader)
                 return
-            if stream.shards or stream.random or not (several or ranks):
+            draws = stream.random and stream.fixed is None
+            if stream.shards or draws or not (several or ranks):
                 continue
+            order = f", in the order of one seed ({stream.fixed.place})" if stream.fixed else ""
             who = "rank and worker" if several and ranks else "worker" if several else "rank"
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,
                 because=(
                     f"{shown(stream.at)} asks neither for its rank nor for its worker, so with "
-                    f"{shown(loader.at)} every {who} reads the whole stream"
+                    f"{shown(loader.at)} every {who} reads the whole stream{order}"
                 ),
                 fixes=(_shard(stream.name.rpartition(".")[2]),),
             )

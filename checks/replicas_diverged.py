@@ -11,6 +11,8 @@ Symptoms: no error; the loss falls, but the result is worse than it should be.
 To fix it, wrap the complete model in DDP, and call the wrapped model, not ``model.module``.
 """
 
+# Above 150 lines: a recorded run shows weights that differ, and the source what makes them differ.
+
 from __future__ import annotations
 
 from collections import Counter
@@ -18,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from math import isnan
 
 from ddoctor.analysis import endings, exchanged_models
+from ddoctor.analysis.script_source import WRAPPERS, shown
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import CollectiveCalls, Wrapper, Wrapping
@@ -96,6 +100,26 @@ def at_the_end(
             where=Where(ranks=tuple(apart) if alone else ()),
             fixes=(_CALL if wrapped else _WRAP, _BROADCAST),
         )
+
+
+def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """The script averages gradients itself, and no line gives all ranks the same weights."""
+    one = script.own_averaging
+    # What the training showed is better evidence; a framework may send the weights.
+    if one is None or wrapping is not None or script.unseen or script.of(*WRAPPERS):
+        return
+    if {each.framework for each in script.imports} - {"TorchMetrics"}:
+        return
+    seeded = f"{shown(one.seed)} seeds each rank differently" if one.seed else "no line sets a seed"
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{seeded}, so {shown(one.model)} makes other weights on each rank; no line sends "
+            f"those of rank 0, and {shown(one.average)} averages gradients only"
+        ),
+        fixes=(_BROADCAST, _WRAP),
+    )
 
 
 def _comparable(models: Sequence[Wrapper]) -> bool:

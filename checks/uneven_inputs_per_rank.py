@@ -97,6 +97,33 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
             return
 
 
+def of_files(script: Script, loading: Loading | None) -> Iterator[Finding]:
+    """A stream deals files out to the ranks, and each rank trains until its own have ended."""
+    joined = any("join" in one.name.lower() for one in script.calls)
+    loaders = [one for one in script.of(LOADER) if not evaluates(one)]
+    loops = [one for one in script.loops if one.kind == "training"]
+    open_ended = bool(loops) and all(one.exhausts for one in loops)
+    if loading is not None or joined or not is_plain(script) or not open_ended:
+        return
+    for one in script.datasets:
+        own = [each for each in loaders if each.origin("dataset", 0) == (one.name,)]
+        if one.dealt is not None and own and not one.endless and len(own) == len(loaders):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.POSSIBLE,
+                because=(
+                    f"{shown(one.dealt)} deals files out to the ranks, and {shown(loops[0].at)} "
+                    "ends on each rank with its own: unless all ranks get as many batches, one "
+                    "waits in backward for a rank that has finished"
+                ),
+                fixes=(
+                    _together(f"{loops[0].at.place}, with a number for all ranks"),
+                    JOIN,
+                ),
+            )
+            return
+
+
 def without_even_batches(script: Script, loading: Loading | None) -> Iterator[Finding]:
     """accelerate was asked not to make the ranks' numbers of batches equal."""
     joins = any("join" in one.name.lower() for one in script.calls)

@@ -125,6 +125,8 @@ class SourceLoop(Part, frozen=True, kw_only=True):
 
     at: SourceLine
     kind: Literal["training", "epoch"]
+    exhausts: bool = False
+    """Whether it ends with its items alone: no line counts steps, breaks, or asks other ranks."""
 
 
 class SourceSetting(Part, frozen=True, kw_only=True):
@@ -154,6 +156,10 @@ class SourceDataset(Part, frozen=True, kw_only=True):
     """Whether a word of it hints that it knows its rank."""
     random: bool = False
     """Whether it draws random numbers."""
+    fixed: SourceLine | None = None
+    """Where it makes the generator of all its random numbers from one seed for every worker."""
+    dealt: SourceLine | None = None
+    """Where a stream takes every Nth file of a list, by the rank, and reads all that they hold."""
     endless: bool = False
     """Whether it has a loop without an end, ``while True``."""
     generator: SourceLine | None = None
@@ -236,6 +242,61 @@ class SourceSchedule(Part, frozen=True, kw_only=True):
     """Where the batches of one rank are counted."""
 
 
+class SourceAveraging(Part, frozen=True, kw_only=True):
+    """A model whose gradients the script averages itself, with other weights on each rank."""
+
+    model: SourceLine
+    average: SourceLine
+    seed: SourceLine | None = None
+    """What seeds by the rank; None: nothing seeds at all."""
+
+
+class SourceMixture(Part, frozen=True, kw_only=True):
+    """Layers of a model with frozen and trained weights."""
+
+    at: SourceLine
+    """What adds or selects the trained ones."""
+    trained: str = ""
+    """The class of the script that is added to the layers; empty: unknown."""
+
+
+class SourceTest(Part, frozen=True, kw_only=True):
+    """A comparison on which a branch of the source depends."""
+
+    option: str = ""
+    """The option of the script that is compared, with its sections; empty: the source decides."""
+    given: str = ""
+    """The value that the source gives; of an option, its default in a class; empty: none."""
+    operator: Literal["true", "==", "!=", ">", ">=", "<", "<="] = "true"
+    """``true``: the value itself is tested."""
+    value: str = ""
+    negated: bool = False
+
+
+class SourceSwitch(Part, frozen=True, kw_only=True):
+    """A layer of the script's own model that takes part in the loss only in some branches."""
+
+    at: SourceLine
+    uses: tuple[tuple[SourceTest, ...], ...]
+    """What all must hold at each place that uses the layer."""
+
+
+class SourceSampler(Part, frozen=True, kw_only=True):
+    """A DataLoader of the training whose sampler knows nothing of other ranks."""
+
+    loader: SourceLine
+    at: SourceLine
+    """What makes the sampler."""
+
+
+class SourceBatches(Part, frozen=True, kw_only=True):
+    """A training loop over a generator of the script that knows no rank and no other random."""
+
+    loop: SourceLine
+    at: SourceLine
+    """The generator."""
+
+
 class SourceImport(Part, frozen=True, kw_only=True):
     """A framework that the source imports."""
 
@@ -278,8 +339,13 @@ class Script(Section, frozen=True, kw_only=True):
     frozen_checkpoints: tuple[SourceFrozen, ...] = ()
     """Where no line lets the inputs of the checkpointed blocks need a gradient."""
     schedules_of_one_rank: tuple[SourceSchedule, ...] = ()
+    own_batches: tuple[SourceBatches, ...] = ()
+    plain_samplers: tuple[SourceSampler, ...] = ()
+    mixed_layers: tuple[SourceMixture, ...] = ()
+    own_averaging: SourceAveraging | None = None
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""
+    switched_layers: tuple[SourceSwitch, ...] = ()
     restored: tuple[SourceLine, ...] = ()
     """Calls of ``torch.load`` whose result becomes the state of a model or an optimizer."""
     kept_losses: tuple[SourceLine, ...] = ()

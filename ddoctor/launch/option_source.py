@@ -124,34 +124,34 @@ def plain(name: str) -> str:
 
 
 def options_of(tree: ast.AST) -> Options:
-    """All options that calls of ``add_argument`` within this source define."""
+    """All options that calls of ``add_argument``, or click's ``option``, define in this source."""
     return Options(tuple(filter(None, map(_option, ast.walk(tree)))))
 
 
 def _option(node: ast.AST) -> Option | None:
-    if not (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and node.func.attr == "add_argument"
-    ):
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+        return None
+    by_click = node.func.attr == "option"
+    if not by_click and node.func.attr != "add_argument":
         return None
     names = tuple(
         word.value
         for word in node.args
         if isinstance(word, ast.Constant) and isinstance(word.value, str) and word.value
     )
-    if not names:
+    if not names or (by_click and (names[0][0] != "-" or any("/" in one for one in names))):
         return None
     keywords = {word.arg: word.value for word in node.keywords if word.arg}
     action, number = named(keywords.get("action")), keywords.get("nargs")
-    takes: int | None = 0 if action in FLAGS else 1
+    flag = action in FLAGS or named(keywords.get("is_flag")) == "True"
+    takes: int | None = 0 if flag else 1
     if isinstance(number, ast.Constant):
         takes = number.value if isinstance(number.value, int) else None
     elif number is not None:
         takes = None
     default = keywords.get("default")
     value = default.value if isinstance(default, ast.Constant) else None
-    if default is None and action == "store_true":
+    if default is None and (action == "store_true" or (by_click and flag)):
         value = False
     return Option(
         names=names,

@@ -3,54 +3,71 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ddoctor.evidence.script import SourceDataset, SourceLine
 from ddoctor.script.names import Names, variable
+from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower
+from ddoctor.script.scopes import Scope
+from ddoctor.script.streams import deals, fixed_draws, methods_of, words_of
 
 SHARDS = frozenset(
     {
-        *("rank", "ranks", "world", "shard", "shards", "sharded", "worker", "workers", "replica"),
-        *("replicas", "islice", "node", "process", "processes", "distributed"),
+        *("rank", "ranks", "world", "shard", "worker", "workers", "replica", "replicas"),
+        *("islice", "node", "process", "processes", "distributed"),
     }
 )
 """Words of code that gives each rank or worker its own part of a stream."""
-OF_RANKS = SHARDS - {"shard", "shards", "sharded", "worker", "workers", "islice"}
+OF_RANKS = SHARDS - {"shard", "worker", "workers", "islice"}
 ITEMS = ("__getitem__", "__iter__", "__getitems__")
 GENERATORS = (
     *("numpy.random.default_rng", "numpy.random.RandomState", "numpy.random.Generator"),
     *("random.Random",),
 )
 """A generator that a dataset keeps; torch seeds only the global ones of each worker."""
-Line = Callable[[ast.AST], SourceLine]
+At = Callable[[ast.AST], SourceLine]
+Line = Callable[[ast.AST, Scope], SourceLine]
 Methods = Mapping[str, ast.FunctionDef]
 DRAWS = ("random", "rand", "randn", "randint", "rng", "generator", "shuffle", "choice", "seed")
 
 
 def datasets(
-    nodes: Sequence[ast.AST], names: Names, at: Line, on_cuda: Collection[str]
+    top: Scope, program: Program, at_line: Line, on_cuda: Collection[str]
 ) -> Iterator[SourceDataset]:
     """The classes of a module that are datasets of torch, or look like one.
 
     ``on_cuda``: the functions and classes of the script that anything passes a GPU.
     """
-    for node in nodes:
+    names = top.names
+
+    def at(node: ast.AST) -> SourceLine:
+        return at_line(node, top)
+
+    for node in top.module.nodes:
         if isinstance(node, ast.ClassDef):
-            bases = [names.of(base) for base in node.bases]
             methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
-            stream = any(base.endswith(".IterableDataset") for base in bases)
-            if not (stream and "__iter__" in methods) and "__getitem__" not in methods:
+            name = names.of(ast.Name(id=node.name)) or node.name
+            bases = [*map(names.of, node.bases)]
+            inner = [one for base in bases for one in program.bases.get(base, ())]
+            stream = any(base.endswith(".IterableDataset") for base in (*bases, *inner))
+            scopes = methods_of(name, program)
+            iterates = any(one.name.endswith(".__iter__") for one in scopes)
+            if not (stream and iterates) and "__getitem__" not in methods:
                 continue
-            found = frozenset().union(*map(lower, _names(node)))
+            found = frozenset(words_of(scopes))
+            drawn = fixed_draws(scopes, program)
+            dealt = deals(name, scopes, program) if stream else None
             yield SourceDataset(
-                name=names.of(ast.Name(id=node.name)) or node.name,
+                name=name,
                 at=at(node),
                 iterable=stream and "__getitem__" not in methods,
                 shards=bool(SHARDS & found),
                 shards_workers="worker" in found,
                 shards_ranks=bool(OF_RANKS & found),
-                random=bool(set(DRAWS) & found),
+                random=bool(set(DRAWS) & frozenset().union(*map(lower, _names(node)))),
+                fixed=at_line(drawn.node, drawn.scope) if drawn is not None else None,
+                dealt=at_line(*dealt) if dealt is not None else None,
                 endless=any(map(_never_ends, ast.walk(node))),
                 generator=_generator(methods, names, at),
                 cuda=_cuda(methods, at) or _kept_on_cuda(node.name, methods, on_cuda, at),
@@ -61,7 +78,7 @@ def _never_ends(node: ast.AST) -> bool:
     return isinstance(node, ast.While) and isinstance(node.test, ast.Constant)
 
 
-def _generator(methods: Methods, names: Names, at: Line) -> SourceLine | None:
+def _generator(methods: Methods, names: Names, at: At) -> SourceLine | None:
     made = methods.get("__init__")
     drawn = {
         name
@@ -77,7 +94,7 @@ def _generator(methods: Methods, names: Names, at: Line) -> SourceLine | None:
     return None
 
 
-def _cuda(methods: Methods, at: Line) -> SourceLine | None:
+def _cuda(methods: Methods, at: At) -> SourceLine | None:
     for item in ITEMS:
         for node in ast.walk(methods[item]) if item in methods else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -89,7 +106,7 @@ def _cuda(methods: Methods, at: Line) -> SourceLine | None:
 
 
 def _kept_on_cuda(
-    name: str, methods: Methods, on_cuda: Collection[str], at: Line
+    name: str, methods: Methods, on_cuda: Collection[str], at: At
 ) -> SourceLine | None:
     """Where it keeps a model on a GPU that it is given, and calls it for the items."""
     made = methods.get("__init__")

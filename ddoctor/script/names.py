@@ -26,6 +26,13 @@ PRINT = "print"
 """The only function of Python itself whose calls matter."""
 ENVIRONMENT = ("os.environ", "os.getenv", "os.environ.get", "environ.get")
 
+CONFIGS = frozenset(
+    {
+        *("args", "arg", "cfg", "config", "configs", "conf", "opt", "opts", "option", "options"),
+        *("hparams", "params", "flags", "hp", "settings", "namespace", "a", "o", "c", "p", "hps"),
+    }
+)
+"""Words of variables that hold the options of a run."""
 
 Marks = Mapping[str, Sequence[ast.expr]]
 NOTHING: Marks = {}

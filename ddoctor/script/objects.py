@@ -97,11 +97,6 @@ class Objects:
         """The script's own classes that an expression may be an object of; empty: unknown."""
         return self._of(node, scope, DEEPEST)
 
-    def bases(self, name: str) -> Sequence[str]:
-        """The full names of the classes that a class of the script is directly derived from."""
-        known = self.own.get(name)
-        return [known[1].names.of(one) for one in known[0].bases] if known is not None else ()
-
     def method(self, owner: str, name: str) -> Scope | None:
         """A method of a class, or of the classes that it is derived from."""
         bases = (self.functions.get(f"{one}.{name}") for one in self._bases(owner))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from ddoctor.evidence.script import UNKNOWN
@@ -13,7 +14,15 @@ from ddoctor.script.modules import MAIN, Module
 from ddoctor.script.names import PRINT, variable
 from ddoctor.script.objects import Objects, arguments, defaults
 from ddoctor.script.ranks import asks_if_distributed, lower
-from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
+from ddoctor.script.scopes import (
+    RANK_TESTS,
+    Block,
+    Call,
+    Scope,
+    Statement,
+    Walk,
+    assignments,
+)
 from ddoctor.script.values import MOST_STEPS, origins
 
 BACKWARD = ("backward", "manual_backward")
@@ -23,11 +32,25 @@ DEEPEST = 8
 """Functions that are followed from a loop to its backward pass."""
 FEWEST = 3
 """Functions that are followed from a branch to a collective."""
+MOST_CALLERS = 4
+"""Calls of one function that are followed to what they pass."""
 ENTRIES = frozenset({"", "main", "__call__", "forward"})
 """Functions that Python or torch call: the top level, main, and methods of objects."""
 UNSHOWN = frozenset({UNKNOWN, ""})
 CHANGES = ("update", "setdefault", "pop", "popitem", "clear")
 """Methods of a dictionary."""
+
+
+@dataclass(frozen=True, eq=False)
+class Assigned:
+    """A value that a variable or an attribute gets."""
+
+    name: str
+    """As the source writes it."""
+    value: ast.expr | None
+    """None: no expression shows it."""
+    scope: Scope
+    around: tuple[Block, ...]
 
 
 class Program:
@@ -37,6 +60,14 @@ class Program:
         self.scopes: Sequence[Scope] = [scope for walk in walks for scope in walk.scopes]
         self.calls: Sequence[Call] = [call for scope in self.scopes for call in scope.calls]
         self.statements: Sequence[Statement] = [one for walk in walks for one in walk.statements]
+        self.bases = {
+            f"{around.module.name}.{node.name}": [around.names.of(base) for base in node.bases]
+            for walk in walks
+            for node, around in walk.classes
+        }
+        """The full names of the bases of each class."""
+        self.defaults = _defaults(node for walk in walks for node, _ in walk.classes)
+        """The constants that the fields of the script's classes begin with, by their names."""
         self.training: set[ast.AST] = set()
         """The loops that call backward and step an optimizer."""
         self.epochs: set[ast.AST] = set()
@@ -140,8 +171,9 @@ class Program:
         return ()
 
     def function(self, node: ast.Call) -> Scope | None:
-        """The user's function that a call node calls; None: another one, or unknown."""
-        return self.objects.called.get(node)
+        """The same by its node, but for a call of a class, which returns an object."""
+        called = self.objects.called.get(node)
+        return None if called is not None and called.name.endswith("__init__") else called
 
     def values(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
         """What a variable is assigned from, each with its function; empty: not all is shown.
@@ -189,20 +221,12 @@ class Program:
 
     def _method(self, value: ast.expr, scope: Scope) -> Scope:
         """The method of the same class that contains an expression."""
-        for one in self._methods[scope.owner] if scope.owner else ():
+        for one in self.methods.get(scope.owner, ()):
             first: int = one.node.lineno  # type: ignore[attr-defined]
             last: int = one.node.end_lineno or first  # type: ignore[attr-defined]
             if first <= value.lineno <= last:
                 return one
         return scope
-
-    @cached_property
-    def _methods(self) -> Mapping[str, Sequence[Scope]]:
-        found: dict[str, list[Scope]] = defaultdict(list)
-        for one in self.scopes:
-            if one.owner:
-                found[one.owner].append(one)
-        return found
 
     def _origin(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
         """What makes an object that other variables hold, too."""
@@ -232,6 +256,54 @@ class Program:
             for name in one.node.names
         )
 
+    def calls_of(self, scope: Scope) -> Sequence[Call]:
+        """The calls of a function that the source shows; of ``__init__``, those of its class."""
+        return self.objects.callers(scope)
+
+    @cached_property
+    def by_name(self) -> Mapping[str, Sequence[Call]]:
+        """The calls by the full name of what they call."""
+        found: dict[str, list[Call]] = defaultdict(list)
+        for call in self.calls:
+            found[call.name].append(call)
+        return found
+
+    @cached_property
+    def methods(self) -> Mapping[str, Sequence[Scope]]:
+        """The methods by the full name of their class."""
+        found: dict[str, list[Scope]] = defaultdict(list)
+        for scope in self.scopes:
+            if scope.owner:
+                found[scope.owner].append(scope)
+        return found
+
+    @cached_property
+    def variables(self) -> Mapping[tuple[Scope, str], Sequence[Assigned]]:
+        """What each variable of a function is assigned from, in the order of the lines."""
+        found: dict[tuple[Scope, str], list[Assigned]] = defaultdict(list)
+        for one in self.statements:
+            for name, value in assignments(one.node):
+                found[one.scope, name].append(Assigned(name, value, one.scope, one.around))
+        return found
+
+    @cached_property
+    def returns(self) -> Mapping[Scope, Sequence[Statement]]:
+        """The statements by which a function returns a value."""
+        found: dict[Scope, list[Statement]] = defaultdict(list)
+        for one in self.statements:
+            if isinstance(one.node, ast.Return):
+                found[one.scope].append(one)
+        return found
+
+    @cached_property
+    def attributes(self) -> Mapping[str, Sequence[Assigned]]:
+        """What the attributes of any object are assigned from, by their last name."""
+        found: dict[str, list[Assigned]] = defaultdict(list)
+        for (_, name), values in self.variables.items():
+            if "." in name:
+                found[name.rpartition(".")[2]] += values
+        return found
+
     def changed(self, module: Module) -> frozenset[str]:
         """The dictionaries that a module changes after it has made them."""
         if module not in self._changes:
@@ -247,7 +319,7 @@ class Program:
         return self.objects.returned(scope)
 
     def _only_call(self, scope: Scope) -> Call | None:
-        known = self._callers_of.get(scope, [])
+        known = self.objects.callers(scope)
         # A method has names that other objects have as well, such as `step`.
         alone = bool(scope.owner) or len(self._callers.get(_own(scope), [])) == 1
         return known[0] if len(known) == 1 and alone else None
@@ -258,16 +330,6 @@ class Program:
             return ()
         kept = (block for block in one.around if block.kind not in RANK_TESTS)
         return (*self._outside(one.scope, deepest - 1), *kept)
-
-    @cached_property
-    def _callers_of(self) -> Mapping[Scope, Sequence[Call]]:
-        """The calls of each function, as far as the source shows them."""
-        found: dict[Scope, list[Call]] = defaultdict(list)
-        for call in self.calls:
-            called = self.called(call) or self.functions.get(f"{call.name}.__init__")
-            if called is not None and called is not call.scope:
-                found[called].append(call)
-        return found
 
     @cached_property
     def _callers(self) -> Mapping[str, Sequence[Call]]:
@@ -368,6 +430,17 @@ def _is_passed(block: Block) -> bool:
     if block.kind == "condition" and block.test is not None:
         return asks_if_distributed(block.test)
     return block.kind in ("loop", "no-grad")
+
+
+def _defaults(classes: Iterable[ast.ClassDef]) -> Mapping[str, str]:
+    """Those of fields such as ``bins: int = 0``, whose name only one class has."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for node in classes:
+        for one in node.body:
+            if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name):
+                value = one.value if isinstance(one.value, ast.Constant) else None
+                found[one.target.id].append(str(value.value) if value is not None else "")
+    return {name: values[0] for name, values in found.items() if len(values) == 1 and values[0]}
 
 
 def _may_skip(block: Block) -> bool:

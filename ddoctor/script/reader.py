@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -12,21 +12,28 @@ from typing import TypeVar
 from ddoctor.evidence.redaction import beginning
 from ddoctor.evidence.script import (
     Script,
+    SourceAveraging,
+    SourceBatches,
     SourceCall,
     SourceFrozen,
     SourceImport,
     SourceKeys,
     SourceLine,
     SourceLoop,
+    SourceMixture,
     SourceNoise,
     SourcePrecision,
+    SourceSampler,
     SourceSchedule,
     SourceSeed,
     SourceSetting,
     SourceSharding,
+    SourceSwitch,
+    SourceTest,
     SourceTokenMean,
     Within,
 )
+from ddoctor.script.arguments import keywords, made_by, spread
 from ddoctor.script.batches import own_rates, scales_by_ranks
 from ddoctor.script.calls import (
     USES_AT_IMPORT,
@@ -37,21 +44,27 @@ from ddoctor.script.calls import (
 )
 from ddoctor.script.checkpoints import restored
 from ddoctor.script.datasets import datasets
+from ddoctor.script.exhausting import exhausts
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.losses import kept
+from ddoctor.script.mixed_layers import mixed_layers
 from ddoctor.script.modules import Module, Modules
 from ddoctor.script.names import PRINT, moved, source, variable
 from ddoctor.script.noise import same_noise
+from ddoctor.script.own_averaging import own_averaging
+from ddoctor.script.own_batches import own_batches
 from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.precision import precisions
 from ddoctor.script.program import Program
 from ddoctor.script.rank_names import rank_names
 from ddoctor.script.ranks import hints, lower, own_name
+from ddoctor.script.samplers import plain_samplers
 from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
 from ddoctor.script.splits import splits
 from ddoctor.script.stopping import own_stops
+from ddoctor.script.switches import Test
 from ddoctor.script.token_means import token_means
 from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.values import origins
@@ -137,6 +150,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         return lines[scope.module].at(node, scope.name)
 
     named = _first_lines(walks, at)
+    layers = [*islice(unused_layers(walks, program), MOST_FACTS)]
     classes = {
         node.name
         for walk in walks
@@ -156,10 +170,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         loops=_first(_loops(program, at)),
         settings=_first(_settings(program, at)),
         datasets=_first(
-            one
-            for walk in walks
-            for top in walk.scopes[:1]
-            for one in datasets(top.module.nodes, top.names, partial(at, scope=top), on_cuda)
+            one for walk in walks for one in datasets(walk.scopes[0], program, at, on_cuda)
         ),
         constant_seeds=_first(
             SourceSeed(function=name, at=at(node, scope), by_worker=by_worker)
@@ -210,8 +221,29 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for one in of_one_rank(program)
         ),
-        unused_layers=_first(at(node, scope) for node, scope in unused_layers(walks, program)),
         restored=_first(at(one.node, one.scope) for one in restored(program)),
+        own_batches=_first(
+            SourceBatches(loop=at(loop.node, loop.scope), at=at(made.node, made))
+            for loop, made in own_batches(program)
+        ),
+        plain_samplers=_first(
+            SourceSampler(loader=at(loader.node, loader.scope), at=at(node, scope))
+            for loader, node, scope in plain_samplers(program)
+        ),
+        mixed_layers=_first(
+            SourceMixture(at=at(one.node, one.scope), trained=one.trained)
+            for one in mixed_layers(program)
+        ),
+        own_averaging=_own_averaging(program, at),
+        unused_layers=_first(at(one.node, one.scope) for one in layers if not one.unless),
+        switched_layers=_first(
+            SourceSwitch(
+                at=at(one.node, one.scope),
+                uses=tuple(tuple(map(_test, tests)) for tests in one.unless),
+            )
+            for one in layers
+            if one.unless
+        ),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),
         loads_on_one_rank=next(
@@ -378,7 +410,7 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
     node = call.node
     given = [
         *((str(number), value) for number, value in enumerate(node.args)),
-        *_keywords(call, program),
+        *keywords(call, program),
     ][:MOST_ARGUMENTS]
     branches = [block for block in call.around if block.kind in RANK_TESTS]
     around = program.around(call)
@@ -394,8 +426,8 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
         at=at(node, call.scope),
         arguments=tuple(_cut(source(value)) for name, value in given if name.isdigit()),
         keywords={name: _cut(source(value)) for name, value in given if not name.isdigit()},
-        spread={name: tuple(dict(pairs)) for name, pairs in _spread(call, program).items()},
-        origins={name: program.origins(value, call.scope) for name, value in given},
+        spread={name: tuple(dict(pairs)) for name, pairs in spread(call, program).items()},
+        origins={name: made_by(value, call, program) for name, value in given},
         values={name: text for name, value in given if (text := _assigned(value, call, program))},
         on=call.on,
         made_by=origins(on, call.scope) if variable(on) and call.name.startswith(".") else (),
@@ -411,46 +443,11 @@ def _call(call: Call, program: Program, at: At) -> SourceCall:
     )
 
 
-def _keywords(call: Call, program: Program) -> Iterator[tuple[str, ast.expr]]:
-    """The keyword arguments; those of ``**options`` by name, where the source shows them all."""
-    spread = _spread(call, program)
-    for word in call.node.keywords:
-        if word.arg is None and (name := variable(word.value)) in spread:
-            yield from spread[name]
-        else:
-            yield word.arg or "**", word.value
-
-
-def _spread(call: Call, program: Program) -> Mapping[str, Sequence[tuple[str, ast.expr]]]:
-    """The options that dictionaries give, by variable."""
-    if all(word.arg is not None for word in call.node.keywords):
-        return {}
-    names = {variable(word.value) for word in call.node.keywords if word.arg is None} - {""}
-    # One that is changed later may hold more.
-    names -= program.changed(call.scope.module)
-    made = {name: call.scope.shown(name) for name in names}
-    pairs = {name: _pairs(values[0]) for name, values in made.items() if len(values) == 1}
-    return {name: known for name, known in pairs.items() if known is not None}
-
-
-def _pairs(made: ast.expr) -> Sequence[tuple[str, ast.expr]] | None:
-    """The keys and values of ``dict(a=1)`` or ``{"a": 1}``; None: it is neither."""
-    if isinstance(made, ast.Call) and variable(made.func) == "dict" and not made.args:
-        pairs = [(word.arg, word.value) for word in made.keywords]
-    elif isinstance(made, ast.Dict):
-        pairs = [
-            (getattr(key, "value", None), v) for key, v in zip(made.keys, made.values, strict=True)
-        ]
-    else:
-        return None
-    known = [(key, value) for key, value in pairs if isinstance(key, str)]
-    return known if len(known) == len(pairs) else None
-
-
 def _assigned(value: ast.expr, call: Call, program: Program) -> str:
     """The source of what a variable is assigned from, with that of the variables in it.
 
-    That of an argument of its function, where there is one call of it.
+    That of an argument of its function, where there is one call of it; of a call, what its function
+    returns.
     """
     scope = call.scope
     name = variable(value)
@@ -460,6 +457,7 @@ def _assigned(value: ast.expr, call: Call, program: Program) -> str:
         inner = scope.shown(part.id) if isinstance(part, ast.Name) else ()
         if len(inner) == 1:
             parts.append(f"{part.id} = {source(inner[0])}")  # type: ignore[attr-defined]
+    parts += map(source, _results(shown[0] if len(shown) == 1 else value, program))
     passed = program.passed(scope)
     parts += (
         f"{part.id} = {source(passed[part.id])}"
@@ -467,6 +465,13 @@ def _assigned(value: ast.expr, call: Call, program: Program) -> str:
         if isinstance(part, ast.Name) and part.id in passed
     )
     return _cut("; ".join(parts))
+
+
+def _results(made: ast.expr, program: Program) -> Sequence[ast.expr]:
+    """What a function of the script returns, where it has one such line."""
+    called = program.function(made) if isinstance(made, ast.Call) else None
+    found = program.results(called) if called is not None else ()
+    return found if len(found) == 1 else ()
 
 
 def _holds(block: Block, scope: Scope, program: Program) -> str:
@@ -481,9 +486,8 @@ def _holds(block: Block, scope: Scope, program: Program) -> str:
     name = variable(test) if test is not None else ""
     shown = scope.shown(name) if name else ()
     test = shown[0] if len(shown) == 1 else test
-    called = program.function(test) if isinstance(test, ast.Call) else None
-    results = program.results(called) if called is not None else ()
-    text = source(results[0] if len(results) == 1 else test or block.node)
+    results = _results(test, program) if test is not None else ()
+    text = source(results[0] if results else test or block.node)
     return f"not ({text})" if negated else text
 
 
@@ -538,7 +542,11 @@ def _counts(block: Block) -> bool:
 def _loops(program: Program, at: At) -> Iterator[SourceLoop]:
     for statement in program.statements:
         if statement.node in program.training:
-            yield SourceLoop(at=at(statement.node, statement.scope), kind="training")
+            yield SourceLoop(
+                at=at(statement.node, statement.scope),
+                kind="training",
+                exhausts=exhausts(statement, program),
+            )
         elif statement.node in program.epochs:
             yield SourceLoop(at=at(statement.node, statement.scope), kind="epoch")
 
@@ -586,6 +594,27 @@ def _first_cuda(statement: Statement, program: Program, at: At) -> SourceLine | 
         if found is not None:
             return at(found.node, found.scope)
     return None
+
+
+def _test(test: Test) -> SourceTest:
+    return SourceTest(
+        option=test.option,
+        given=test.given,
+        operator=test.operator,
+        value=test.value,
+        negated=test.negated,
+    )
+
+
+def _own_averaging(program: Program, at: At) -> SourceAveraging | None:
+    found = own_averaging(program)
+    if found is None:
+        return None
+    return SourceAveraging(
+        model=at(found.model.node, found.model.scope),
+        average=at(found.average.node, found.average.scope),
+        seed=at(found.seed.node, found.seed.scope) if found.seed is not None else None,
+    )
 
 
 def _sharding(program: Program) -> Iterator[tuple[Call, str]]:

@@ -82,7 +82,7 @@ def _maker(given: ast.expr, at: Call) -> ast.Call | None:
 def _makes_scheduler(call: Call, program: Program, steps: int) -> bool:
     """Whether a call, or the function of the script that it calls, makes a schedule."""
     name = call.name.rpartition(".")[2]
-    if any(one.startswith(OF_TORCH) for one in (call.name, *program.objects.bases(call.name))):
+    if any(one.startswith(OF_TORCH) for one in (call.name, *program.bases.get(call.name, ()))):
         return True
     scope = program.called(call)
     if scope is None:

@@ -35,6 +35,8 @@ class Block:
     """Whether it is what follows a branch that leaves the function or the loop."""
     shown: ast.expr | None = None
     """Of ``rest``: the test without ``not``; of a variable, what it is assigned from."""
+    negated: bool = False
+    """Whether the test is false there."""
 
 
 @dataclass(eq=False)
@@ -196,7 +198,8 @@ class Walk:
                 kind = kind_of(node.test, scope.shown)
                 body = (*around, Block(kind, node, node.test))
                 other = kind_of(node.test, scope.shown, negated=True)
-                self._body(node.orelse, scope, (*around, Block(other, node, node.test)))
+                otherwise = Block(other, node, node.test, negated=True)
+                self._body(node.orelse, scope, (*around, otherwise))
             self._body(node.body, scope, body)
         elif isinstance(node, LOOPS):
             for part in ast.iter_child_nodes(node):
@@ -242,7 +245,8 @@ class Walk:
             self._expression(node.test, statement, scope, around)
             for value, negated in ((node.body, False), (node.orelse, True)):
                 kind = kind_of(node.test, scope.shown, negated=negated)
-                self._expression(value, statement, scope, (*around, Block(kind, node, node.test)))
+                block = Block(kind, node, node.test, negated=negated)
+                self._expression(value, statement, scope, (*around, block))
             return
         if isinstance(node, ast.BoolOp) and isinstance(node.op, ast.And):
             for value in node.values:
@@ -262,34 +266,43 @@ def _choices(value: ast.expr) -> Iterator[ast.expr]:
 
 
 def _assign(node: ast.AST, scope: Scope) -> None:
+    for name, value in assignments(node):
+        table = scope.attributes if name.startswith("self.") else scope.variables
+        table.setdefault(name, []).append(value)
+
+
+def assignments(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
+    """The variables and attributes that a statement assigns, each with its value.
+
+    None stands for a value that no expression shows.
+    """
     if isinstance(node, ast.Assign):
         for target in node.targets:
-            _set(target, node.value, scope)
+            yield from _pairs(target, node.value)
     elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
-        _set(node.target, node.value, scope)
+        yield from _pairs(node.target, node.value)
     elif isinstance(node, CHANGES):
-        _set(node.target, None, scope)
+        yield from _pairs(node.target, None)
     elif isinstance(node, ast.withitem) and node.optional_vars is not None:
-        _set(node.optional_vars, None, scope)
+        yield from _pairs(node.optional_vars, None)
 
 
-def _set(target: ast.expr, value: ast.expr | None, scope: Scope) -> None:
+def _pairs(target: ast.expr, value: ast.expr | None) -> Iterator[tuple[str, ast.expr | None]]:
     if isinstance(target, ast.Tuple | ast.List):
         values: Sequence[ast.expr | None] = [None] * len(target.elts)
         if isinstance(value, ast.Tuple) and len(value.elts) == len(target.elts):
             values = value.elts
         for one, part in zip(target.elts, values, strict=True):
-            _set(one, part, scope)
+            yield from _pairs(one, part)
     elif name := variable(target):
-        table = scope.attributes if name.startswith("self.") else scope.variables
-        table.setdefault(name, []).append(value)
+        yield name, value
 
 
 def _rest(node: ast.stmt, scope: Scope) -> Iterator[Block]:
     """What follows a branch that leaves is for those that do not enter it."""
     if isinstance(node, ast.If) and not node.orelse and _leaves(node.body):
         kind = kind_of(node.test, scope.shown, negated=True)
-        yield Block(kind, node, node.test, rest=True, shown=_behind(node.test, scope))
+        yield Block(kind, node, node.test, rest=True, negated=True, shown=_behind(node.test, scope))
 
 
 def _behind(test: ast.expr, scope: Scope) -> ast.expr:

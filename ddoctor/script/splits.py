@@ -32,6 +32,7 @@ HARMLESS = SEEDING | frozenset(
         *("init_process_group", "spawn", "barrier", "all_reduce", "broadcast", "reduce", "append"),
         *("all_gather", "gather", "getenv", "get", "isinstance", "getattr", "hasattr", "float"),
         *("add_argument", "new_group", "load", "save", "set_postfix", "tqdm"),
+        *("basicConfig", "setLevel", "getLogger"),
     }
 )
 """Functions that select no data by a rank that they get."""
@@ -74,7 +75,8 @@ def _passes(call: Call, program: Program, seeds: Container[ast.AST]) -> bool:
             *((None, value) for value in call.node.args),
             *((word.arg, word.value) for word in call.node.keywords),
         )
-        if _is_rank(value, seeds)
+        # Whether it is rank 0 selects no share.
+        if _is_rank(value, seeds) and not isinstance(value, ast.Compare)
     ]
     if not given:
         return False

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ddoctor.script.names import Names, variable
 from ddoctor.script.program import Program
 from ddoctor.script.scopes import Call, Scope, Walk
+from ddoctor.script.switches import Test, mentions, needs
 
 LAYERS = frozenset(
     f"torch.nn.{name}"
@@ -44,24 +45,57 @@ class _Model:
     """What its attributes are assigned from, by their names."""
 
 
-def unused_layers(walks: Sequence[Walk], program: Program) -> Iterator[tuple[ast.AST, Scope]]:
-    """The calls that make such layers, each with its function."""
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A layer that takes no part in the loss."""
+
+    node: ast.expr
+    """What makes it."""
+    scope: Scope
+    unless: Sequence[tuple[Test, ...]] = ()
+    """What all must hold at any place that uses it; empty: no place does."""
+
+
+def unused_layers(walks: Sequence[Walk], program: Program) -> Iterator[Layer]:
+    """Such layers, also those that an option of the launch may leave out."""
     models = [one for walk in walks for one in _models(walk, program)]
     if not models:
         return
     words = Counter(word for walk in walks for word in _words(walk))
+    own = {node: _own_words(node) for walk in walks for node, _ in walk.classes}
+    extended = {base for bases in program.bases.values() for base in bases}
+    every = sum(own.values(), Counter[str]())
     if any(words[one] for one in (*BY_ANY_NAME, *OPTIONS)):
         return
     made = {call.name for call in program.calls}
     for model in models:
-        if f"{model.scope.module.name}.{model.node.name}" not in made:
+        full = f"{model.scope.module.name}.{model.node.name}"
+        if full not in made:
             continue
-        yield from ((model.layers[one], model.scope) for one in _skipped(model, program))
+        # `self.head` of another class is a layer of that one.
+        others = every - own[model.node] if full not in extended else Counter[str]()
+        named = words - others
+        yield from (Layer(model.layers[one], model.scope) for one in _skipped(model, program))
+        yield from _switched(model, program, named)
         dropped = {*_dropped(model), *_ignored(model, program)}
         for name, call in model.layers.items():
             # The assignment, and the one use whose result nobody reads.
-            if words[name] <= 1 + (name in dropped):
-                yield call, model.scope
+            if named[name] <= 1 + (name in dropped):
+                yield Layer(call, model.scope)
+
+
+def _switched(model: _Model, program: Program, words: Counter[str]) -> Iterator[Layer]:
+    """Layers that ``forward`` alone names, and only in branches that depend on an option."""
+    forward = _forward(model)
+    if forward is None:
+        return
+    named = mentions(forward)
+    uses = needs(forward, model.scope, program)
+    for name, call in model.layers.items():
+        sets = program.variables.get((model.scope, f"self.{name}"), ())
+        sure = len(sets) == 1 and not sets[0].around
+        if sure and all(uses.get(name, ((),))) and words[name] == 1 + named[name]:
+            yield Layer(call, model.scope, uses[name])
 
 
 def _models(walk: Walk, program: Program) -> Iterator[_Model]:
@@ -79,21 +113,42 @@ def _models(walk: Walk, program: Program) -> Iterator[_Model]:
                 if name.count(".") == 1
                 and len(values) == 1
                 and isinstance(values[0], ast.Call)
-                and _has_parameters(values[0], names)
+                and _has_parameters(values[0], names, program)
             }
             yield _Model(node, scope, layers)
 
 
-def _has_parameters(made: ast.Call, names: Names) -> bool:
+def _has_parameters(made: ast.Call, names: Names, program: Program) -> bool:
     name = names.of(made.func)
-    inner = (one for one in ast.walk(made) if isinstance(one, ast.Call))
-    holds = name in CONTAINERS and any(names.of(one.func) in LAYERS for one in inner)
-    return name in LAYERS or holds
+    inner = [names.of(one.func) for one in ast.walk(made) if isinstance(one, ast.Call)]
+    holds = name in CONTAINERS and any(
+        one in LAYERS or _is_own_layer(one, program) for one in inner
+    )
+    return name in LAYERS or holds or _is_own_layer(name, program)
+
+
+def _is_own_layer(name: str, program: Program) -> bool:
+    """Whether it is a class of the script that makes layers in its ``__init__``."""
+    init = program.functions.get(f"{name}.__init__")
+    own = init is not None and program.bases.get(name) == ["torch.nn.Module"]
+    return own and init is not None and any(call.name in LAYERS for call in init.calls)
 
 
 def _words(walk: Walk) -> Iterator[str]:
     """All words of a module that may name a layer: attributes, names, keywords and texts."""
-    for node in walk.scopes[0].module.nodes:
+    nodes = walk.scopes[0].module.nodes
+    # What `getattr(model, "head")` reads is among the texts.
+    known = {
+        node.func
+        for node in nodes
+        if isinstance(node, ast.Call)
+        and variable(node.func) == "getattr"
+        and len(node.args) > 1
+        and isinstance(node.args[1], ast.Constant)
+    }
+    for node in nodes:
+        if node in known or _reads_gradients(node):
+            continue
         if isinstance(node, ast.Attribute):
             yield node.attr
         elif isinstance(node, ast.Name):
@@ -102,6 +157,21 @@ def _words(walk: Walk) -> Iterator[str]:
             yield node.arg
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             yield from node.value.replace(".", " ").split()
+
+
+def _own_words(node: ast.ClassDef) -> Counter[str]:
+    """The attributes of ``self`` that a class names."""
+    return Counter(
+        one.attr
+        for one in ast.walk(node)
+        if isinstance(one, ast.Attribute) and variable(one.value) == "self"
+    )
+
+
+def _reads_gradients(node: ast.AST) -> bool:
+    """Whether it asks which parameters are trained, and freezes none."""
+    asks = isinstance(node, ast.Attribute) and node.attr == "requires_grad"
+    return asks and isinstance(getattr(node, "ctx", None), ast.Load)
 
 
 def _forward(model: _Model) -> ast.FunctionDef | None:
