@@ -3,11 +3,12 @@
 One training of short steps; looks, and times without any that are as long, take turns, and
 the steps that are done in each are counted: those of a look against the mean of the times before
 and after it, since two ranks that wait for each other do 3 to 5 % more or less from one time to the
-next. A look is the whole command, from the start of its Python to its report. With 2 and 4 ranks,
-and with 64 idle threads in each rank; beside it ``py-spy record`` as it comes (100 samples a
-second, blocking). On a machine that has no core to spare, whatever the looks compute is taken from
-the training: their share of all CPUs bounds what it can lose.
-Exit code 1: the median of the ratios is below the bound.
+next. A look is one of many, as of ``attach --watch``; the whole command, from the start of its
+Python to its report, is measured as well. With 2 and 4 ranks, and with 64 idle threads in each
+rank; beside it ``py-spy record`` as it comes (100 samples a second, blocking). On a machine that
+has no core to spare, whatever the looks compute is taken from the training: their share of all CPUs
+bounds what it can lose.
+Exit code 1: the median of the looks' ratios is below the bound.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import psutil
 from benchmarks.attached import training
 from benchmarks.overhead import typical
 from ddoctor.live import attach
+from ddoctor.live.attach import SamplingOptions
 from ddoctor.live.sampling_rate import USUAL_SECONDS, SamplingRate
 
 ROOT = Path(__file__).parent.parent
@@ -58,16 +60,17 @@ def _measure(ranks: int, threads: int, turns: int) -> float:
         script = ("-m", "benchmarks.attach_script", str(WIDTH), str(threads), str(counter))
         with training(ranks, script, ROOT, lambda: _trains(counter)) as launcher:
             span = SamplingRate(attach.choose([launcher.pid], None)).seconds
-            own = _turns(turns, counter, span, partial(_ddoctor, launcher))
+            own = _turns(turns, counter, span, partial(_look, launcher))
+            whole = _turns(PEER_TURNS, counter, span, partial(_command, launcher))
             spies = partial(_spies, launcher, Path(name), USUAL_SECONDS)
             spied = _turns(PEER_TURNS, counter, USUAL_SECONDS, spies)
     bare = 1 / median(look.bare for look in own)
     print(f"{ranks} ranks, {threads} idle threads in each: {1000 * bare:.2f} ms a step")
-    for name, looks in (("ddoctor", own), ("py-spy", spied)):
+    for name, looks in (("a look", own), ("the command", whole), ("py-spy", spied)):
         ratio, (low, high) = typical([look.rate / look.bare for look in looks])
         share, seconds = (median(row) for row in zip(*(look[2:] for look in looks), strict=True))
         print(
-            f"  {name:8} {ratio:.4f} of the steps (95 % sure: {low:.4f} to {high:.4f}; "
+            f"  {name:11} {ratio:.4f} of the steps (95 % sure: {low:.4f} to {high:.4f}; "
             f"{len(looks)} turns of {seconds:.0f} s); "
             f"itself at work for {share:.2%} of the CPUs' time",
             flush=True,
@@ -109,7 +112,12 @@ def _rate(counter: Path, work: Callable[[], object]) -> tuple[float, float, floa
     return (_steps(counter) - first) / seconds, share, seconds
 
 
-def _ddoctor(launcher: psutil.Popen) -> None:
+def _look(launcher: psutil.Popen) -> None:
+    rows = attach.choose([launcher.pid], None)
+    list(attach.observe(rows, SamplingRate(rows), SamplingOptions()))
+
+
+def _command(launcher: psutil.Popen) -> None:
     looked = subprocess.run(
         [sys.executable, "-m", "ddoctor", "attach", str(launcher.pid)],
         stdout=subprocess.DEVNULL,

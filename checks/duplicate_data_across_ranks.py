@@ -341,6 +341,34 @@ def not_prepared(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
             return
 
 
+def not_set_up(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    """Fabric splits the DataLoaders that it sets up, and the training uses another one."""
+    models = [one for one in script.of(".setup") if one.on.rpartition(".")[2] == "fabric"]
+    splits = script.splits or script.of(".setup_dataloaders")
+    if seen is not None or not models or splits or not is_plain(script, "Lightning"):
+        return
+    for loader in script.of(LOADER):
+        shares = {"sampler", "batch_sampler", "**"} & {*loader.keywords}
+        if is_trained_on(loader, script) and not evaluates(loader) and not shares:
+            name = loader.assigned
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(loader.at)} is not set up by Fabric, and has no sampler, so every "
+                    "rank trains on all of its data"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="let Fabric set it up",
+                        paste=f"{name} = fabric.setup_dataloaders({name})",
+                        caution="Fabric then also moves the batches to the device",
+                    ),
+                ),
+            )
+            return
+
+
 def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
     """The training data are shared out, and those of the evaluation are not."""
     loaders = script.of(LOADER)

@@ -122,6 +122,22 @@ def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding
     )
 
 
+def past_the_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """The training runs the model inside DDP, which then averages no gradients."""
+    if wrapping is not None or not script.past_wrapper or script.unseen:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{shown(script.past_wrapper[0])} runs the model inside DDP: DDP averages the "
+            "gradients of a backward pass only after its own forward, so each rank learns from "
+            "its own samples alone"
+        ),
+        fixes=(_CALL,),
+    )
+
+
 def _comparable(models: Sequence[Wrapper]) -> bool:
     """Whether these are replicas of one model that every step keeps equal."""
     kinds = {(one.kind, one.name, one.parameters, len(one.checksum)) for one in models}

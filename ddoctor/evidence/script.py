@@ -343,6 +343,8 @@ class Script(Section, frozen=True, kw_only=True):
     plain_samplers: tuple[SourceSampler, ...] = ()
     mixed_layers: tuple[SourceMixture, ...] = ()
     own_averaging: SourceAveraging | None = None
+    past_wrapper: tuple[SourceLine, ...] = ()
+    """Forward passes of the training that run the model inside DDP, and not DDP."""
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""
     switched_layers: tuple[SourceSwitch, ...] = ()

@@ -74,6 +74,8 @@ class Text:
     line: int
     rate: str = ""
     """The rate next to it; empty: none."""
+    above: bool = False
+    """Whether that stands in the next line."""
 
 
 def of_file(text: str, name: str) -> Iterator[Setting]:
@@ -119,7 +121,8 @@ def _comments(lines: Sequence[str], name: str) -> Iterator[Text]:
             run.append(after)
             continue
         if run:
-            yield Text(" ".join(run), name, number - len(run), rate)
+            before_rate = BESIDE if rate else ""
+            yield Text(before_rate + " ".join(run), name, number - len(run), rate, above=True)
             run = []
         if mark:
             yield Text(BESIDE + after if rate else after, name, number, rate)
@@ -150,7 +153,7 @@ def _told(texts: Iterator[Text] | Sequence[Text]) -> Iterator[Setting]:
     """The batch of each text that says for which one its rate is, and then the rate."""
     for one in texts:
         plain = " ".join(MARKS.sub(" ", one.text[:LONGEST].replace("_", " ")).split())
-        batch, rate = _batch(plain, beside=bool(one.rate)), _rate(plain, one.rate)
+        batch, rate = _batch(plain, beside=bool(one.rate) and not one.above), _rate(plain, one.rate)
         if batch and rate and not ADAPTS.search(plain):
             for name, value in (("made-for.samples", str(batch)), ("made-for.rate", rate)):
                 yield Setting(name=name, value=value, file=one.file, line=one.line)

@@ -106,14 +106,15 @@ def read(
     given = [one for _, one in by_word]
     told.settings += reversed(given)
     for one in given:
-        key = one.name.removeprefix("arg.").rpartition(".")[2]
-        is_file = one.value.endswith(CONFIGS) and files.is_there(folder / one.value)
-        if key in NAMES_DEEPSPEED and is_file:
-            _add(told, one, folder, "deepspeed.")
-        elif (key in NAMES_CONFIG or key == "") and is_file:
+        key = _key(one)
+        if (key in NAMES_CONFIG or key == "") and _is_config(one, folder):
             _add(told, one, folder, "arg.")
         elif key == "" and one.value.endswith(".py") and files.is_there(folder / one.value):
             told.settings += openmmlab_config.read(folder / one.value, one.value, given)
+    # A file of options may name that of DeepSpeed.
+    of_deepspeed = (one for one in told.settings if _key(one) in NAMES_DEEPSPEED)
+    if named := next((one for one in of_deepspeed if _is_config(one, folder)), None):
+        _add(told, named, folder, "deepspeed.")
     for path in paths(script.text, folder, is_module=is_module):
         tree = _parsed(path)
         if tree is not None:
@@ -146,6 +147,15 @@ def read(
             told.settings += made_for.of_file(files.text(folder / file, file), file)
     told.settings += made_for.of_readme(folder)
     return told
+
+
+def _key(setting: Setting) -> str:
+    """The name of an argument without the sections of its file."""
+    return setting.name.removeprefix("arg.").rpartition(".")[2]
+
+
+def _is_config(setting: Setting, folder: Path) -> bool:
+    return setting.value.endswith(CONFIGS) and files.is_there(folder / setting.value)
 
 
 def _add(told: Told, names: Setting, folder: Path, prefix: str) -> None:

@@ -22,6 +22,8 @@ COLLECTIVES = frozenset(
 """Calls that every rank of a group must make."""
 OF_ACCELERATE = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce")
 """Methods of accelerate's Accelerator that are collectives."""
+OF_FABRIC = ("all_reduce", "all_gather", "barrier", "broadcast")
+"""Methods of Lightning's Fabric that are collectives."""
 STATES = ("get_model_state_dict", "get_state_dict", "get_optimizer_state_dict")
 FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
 
@@ -80,7 +82,7 @@ def matters(call: Call) -> bool:
         return True
     if call.method == "log" and call.scope.name.endswith(OF_EVALUATION):
         return True
-    return is_sharded_model(call)
+    return _is_of_fabric(call) or is_sharded_model(call)
 
 
 def is_collective(call: Call) -> bool:
@@ -92,6 +94,8 @@ def is_collective(call: Call) -> bool:
         return call.method not in ("barrier", "monitored_barrier") or not call.node.args
     if call.method in OF_ACCELERATE:
         return is_accelerator(call)
+    if _is_of_fabric(call):
+        return True
     if call.name == f"{FSDP}.state_dict_type":
         return any("FULL_STATE_DICT" in source(one) for one in call.node.args)
     full = any("full_state_dict=True" in _shown(word.value, call) for word in call.node.keywords)
@@ -115,12 +119,22 @@ def uses_cuda(call: Call) -> bool:
 
 def is_accelerator(call: Call) -> bool:
     """Whether it is a method of accelerate's Accelerator or PartialState."""
-    if call.on.rpartition(".")[2] == "accelerator":
+    return _is_of(call, "accelerator", ("accelerate.",))
+
+
+def _is_of_fabric(call: Call) -> bool:
+    packages = ("lightning.", "lightning_fabric.")
+    return call.method in OF_FABRIC and _is_of(call, "fabric", packages)
+
+
+def _is_of(call: Call, name: str, packages: tuple[str, ...]) -> bool:
+    """Whether it is a method of an object that is called so, or that one of the packages makes."""
+    if call.on.rpartition(".")[2] == name:
         return True
     function = call.node.func
     on = function.value if isinstance(function, ast.Attribute) else None
     made = origins(on, call.scope) if on is not None and call.on else ()
-    return any(one.startswith("accelerate.") for one in made)
+    return any(one.startswith(packages) for one in made)
 
 
 def is_sharded_model(call: Call) -> bool:

@@ -13,6 +13,7 @@ from ddoctor.script.scopes import Block, Scope
 
 MODULE = "torch.nn.Module"
 INSERTS = ("setattr", "add_module", "register_module")
+COPIES = ("list", "tuple", "enumerate", "reversed", "dict", "sorted")
 MARKS = "mark_only_lora_as_trainable"
 BY_NAME = re.compile(
     r"['\"][\w.]*lora[\w.]*['\"] (?:not )?in |(?:with|any)\(.*['\"][\w.]*lora", re.IGNORECASE
@@ -120,8 +121,14 @@ def _inserted(program: Program) -> Iterator[tuple[_Change, str]]:
         trained = _own_module(made, statement.scope, program)
         sure = _is_sure(statement.scope, statement.around, program)
         if trained and isinstance(loop, ast.For) and on and on != "self" and sure:
-            whole = variable(loop.iter) or variable(getattr(loop.iter, "func", loop.iter))
-            yield _Change(node, statement.scope, whole), trained
+            yield _Change(node, statement.scope, _layers(loop.iter)), trained
+
+
+def _layers(taken: ast.expr) -> str:
+    """What a loop runs over: ``model.modules`` in ``list(model.modules())``."""
+    while isinstance(taken, ast.Call) and variable(taken.func) in COPIES and taken.args:
+        taken = taken.args[0]
+    return variable(taken) or variable(getattr(taken, "func", taken))
 
 
 def _own_module(made: ast.Call, scope: Scope, program: Program) -> str:

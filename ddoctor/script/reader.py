@@ -54,6 +54,7 @@ from ddoctor.script.noise import same_noise
 from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
 from ddoctor.script.own_keys import over_own_keys
+from ddoctor.script.past_wrapper import past_wrapper
 from ddoctor.script.precision import precisions
 from ddoctor.script.program import Program
 from ddoctor.script.rank_names import rank_names
@@ -120,7 +121,10 @@ OF_SEVERAL = frozenset({"per", "num", "n", "number", "count", "memory", "mem", "
 LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkpoint")
 """Functions that read a model or its state from a file."""
 IN_PARTS = ("HfDeepSpeedConfig", "Init", "GatheredParameters")
-HOLDS_BACK = ("no_sync", "require_backward_grad_sync", "set_requires_gradient_sync")
+HOLDS_BACK = (
+    *("no_sync", "no_backward_sync", "require_backward_grad_sync"),
+    "set_requires_gradient_sync",
+)
 OF_DEEPSPEED = frozenset(
     text
     for key in ("gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu")
@@ -235,6 +239,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in mixed_layers(program)
         ),
         own_averaging=_own_averaging(program, at),
+        past_wrapper=_first(at(one.node, one.scope) for one in past_wrapper(program)),
         unused_layers=_first(at(one.node, one.scope) for one in layers if not one.unless),
         switched_layers=_first(
             SourceSwitch(

@@ -46,6 +46,7 @@ def pairs(found: Sequence[object]) -> Sequence[str]:
             "1e-05",
         ),
         ("learning_rate = 0.1  # swept with batch 128 on a single V100\n", "128", "0.1"),
+        ("# Chosen on one A100 with batch 96: it fell fastest\nlr: 2e-3\n", "96", "2e-3"),
     ],
 )
 def test_comments(text: str, batch: str, rate: str) -> None:
@@ -57,6 +58,7 @@ def test_comments(text: str, batch: str, rate: str) -> None:
     [
         "# lr scales with the total batch of 512\nlr: 3e-4\n",
         "lr: 3e-4  # 64 samples per GPU\n",
+        "# fits one A100 with batch 96\nlr: 2e-3\n",
         "# lr 1e-5 or lr 2e-5, chosen for a total batch of 64\nd: 3\n",
         "# fine-tuned with lr 1e-5 and a total batch of 64\nd: 3\n",
         "# lr 1e-5 was picked for batch 8 on 4 GPUs or 8 GPUs\nd: 3\n",

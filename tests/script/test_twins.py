@@ -13,7 +13,16 @@ from ddoctor.models import Finding, Severity
 from tests.launched import launch
 from tests.script.conftest import Read
 from tests.script.sources import ACCELERATE, LOADER, SET_UP, ddp
-from tests.script.twins import data, models, objects, ranks, shares, training, weights
+from tests.script.twins import (
+    data,
+    models,
+    objects,
+    ranks,
+    shares,
+    training,
+    weights,
+    wrappers,
+)
 from tests.script.twins.parts import ON_ONE
 
 TWINS = {
@@ -24,6 +33,7 @@ TWINS = {
     **shares.TWINS,
     **training.TWINS,
     **weights.TWINS,
+    **wrappers.TWINS,
 }
 
 

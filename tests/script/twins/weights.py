@@ -44,6 +44,15 @@ def tuned(
     return ddp(head=FSDP + head, set_up=set_up)
 
 
+ORIGINAL = SHARDED.format("with_sides(Net()), auto_wrap_policy=policy(), use_orig_params=True")
+
+
+def everywhere(*, freeze: str = FREEZES, set_up: str = WRAPPED) -> str:
+    insert = "setattr(block, 'up', Side(block.up.in_features))"
+    text = tuned(freeze=freeze, insert=insert, set_up=set_up)
+    return text.replace("in net.blocks:", "in list(net.modules()):")
+
+
 CHOSEN = """
 from torch.distributed.fsdp.wrap import ModuleWrapPolicy
 
@@ -240,6 +249,12 @@ TWINS = {
             after="net.load_state_dict(torch.load('net.pt', map_location='cpu'))",
         ),
         by_hand("random.seed(seed + dist.get_rank())\n    torch.manual_seed(seed)"),
+    ),
+    "adapters in place of layers, in a loop over a list of all modules": (
+        "fsdp-mixed-params-flatten",
+        everywhere(),
+        everywhere(freeze="pass"),
+        everywhere(set_up=ORIGINAL),
     ),
     "weights by the number of the process, and an own reducer": (
         "replicas-diverged",

@@ -1,0 +1,113 @@
+"""Mistakes around model and data: DDP that is left out, data that Fabric does not get."""
+
+from __future__ import annotations
+
+from tests.script.sources import ddp
+
+PAST = """\
+optimizer.zero_grad()
+loss = {forward}.sum()
+loss.backward()
+optimizer.step()
+"""
+ENCODER = """
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.Linear(8, 8)
+
+    def embed(self, batch):
+        return self.layers(batch)
+
+    def forward(self, batch):
+        return self.embed(batch)
+
+    def width(self):
+        return self.layers.out_features
+"""
+
+
+def past(forward: str, epoch: str = "") -> str:
+    return ddp(head=ENCODER, step=PAST.format(forward=forward), epoch=epoch)
+
+
+IN_A_CLASS = """
+class Run:
+    def __init__(self, rank):
+        net = Net().to(rank)
+        self.net = DDP(net, device_ids=[rank])
+
+    def loss(self, batch):
+        return self.net{inner}.embed(batch).sum()
+
+    def step(self, batch):
+        loss = {loss}
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+run = Run(local_rank)
+"""
+
+
+def in_a_class(loss: str, inner: str = ".module") -> str:
+    run = IN_A_CLASS.format(loss=loss, inner=inner)
+    return ddp(head=ENCODER, before="", step="run.step(batch)", set_up=SET_UP + run)
+
+
+SET_UP = """\
+local_rank = int(os.environ["LOCAL_RANK"])
+torch.cuda.set_device(local_rank)
+dist.init_process_group("nccl")
+data = Images()
+"""
+FABRIC = """
+import torch
+from lightning.fabric import Fabric
+from torch.utils.data import DataLoader
+
+fabric = Fabric(strategy="ddp")
+model, optimizer = fabric.setup(net(), adam())
+loader = DataLoader(images(), 32, {options}num_workers=4, persistent_workers=True)
+{more}
+for epoch in range(10):
+    for number, batch in enumerate(loader):
+        {step}
+    {end}
+"""
+STEP = "optimizer.zero_grad(); fabric.backward(model(batch).sum()); optimizer.step()"
+HELD = """last = number % 4 == 3
+        with fabric.no_backward_sync(model, enabled=not last):
+            fabric.backward(model(batch).sum() / 4)
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()"""
+GIVEN = "loader = fabric.setup_dataloaders(loader)"
+
+
+def fabric(*, options: str = "shuffle=True, ", more: str = "", step: str = STEP) -> str:
+    return FABRIC.format(options=options, more=more, step=step, end="fabric.barrier()")
+
+
+TWINS = {
+    "a forward pass that leaves DDP out": (
+        "replicas-diverged",
+        past("model.module(batch)"),
+        past("model(batch)"),
+        past("model(batch) + model.module.width()"),
+        past("model(batch)", "with torch.no_grad():\n    model.module(data)"),
+    ),
+    "a method of the model inside DDP": (
+        "replicas-diverged",
+        in_a_class("self.loss(batch)"),
+        in_a_class("self.net(batch).sum()"),
+        in_a_class("self.net(batch).sum() + self.loss(batch)"),
+    ),
+    "data that Fabric does not get": (
+        "duplicate-data-across-ranks",
+        fabric(),
+        fabric(more=GIVEN),
+        fabric(options="sampler=split(fabric.global_rank), "),
+        fabric(more=GIVEN, step=HELD),
+    ),
+}
