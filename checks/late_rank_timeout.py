@@ -88,6 +88,14 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 *_WORK_BEFORE,
             )
             return
+    if first := log.first("main-first"):
+        yield log_events.finding(
+            [timeouts[0], first],
+            f"{first.place} waits for what the main process prepares, such as a dataset, and that "
+            "takes longer than the timeout",
+            *_WORK_BEFORE,
+        )
+        return
     # A barrier is a reduction of one element.
     barriers = [one for one in timeouts if one.values.get("numel") == "1"]
     ahead, behind = log_events.apart(log)

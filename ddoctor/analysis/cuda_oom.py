@@ -72,7 +72,7 @@ SPARE = 0.25
 # Function names of Lightning, transformers and most scripts.
 EVALUATES = re.compile(
     r"_?(eval(uate|uation)?(_loop|_step|_model|_epoch)?|valid(ate|ation)?(_loop|_step|_epoch)?"
-    r"|prediction_(loop|step))"
+    r"|prediction_(loop|step)|torch_pad_and_concatenate|nested_concat)"
 )
 
 Kind = Literal[

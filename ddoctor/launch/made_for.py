@@ -75,7 +75,7 @@ class Text:
     rate: str = ""
     """The rate next to it; empty: none."""
     above: bool = False
-    """Whether that stands in the next line."""
+    """Whether that stands in the next line, and the text does not name it."""
 
 
 def of_file(text: str, name: str) -> Iterator[Setting]:
@@ -121,8 +121,9 @@ def _comments(lines: Sequence[str], name: str) -> Iterator[Text]:
             run.append(after)
             continue
         if run:
-            before_rate = BESIDE if rate else ""
-            yield Text(before_rate + " ".join(run), name, number - len(run), rate, above=True)
+            text = " ".join(run)
+            above = bool(rate) and not OF_RATE.search(text)
+            yield Text(BESIDE * above + text, name, number - len(run), rate, above=above)
             run = []
         if mark:
             yield Text(BESIDE + after if rate else after, name, number, rate)

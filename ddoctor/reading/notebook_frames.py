@@ -15,7 +15,8 @@ FRAME = re.compile(
     r"^(?:File (?P<file>[^\s:]{1,1000}):(?P<line>\d{1,9})(?:, in (?P<function>[\w.<>]{1,200})\(.*)?"
     r"|Cell (?P<cell>In ?\[\d{1,9}\]), line (?P<at>\d{1,9}).*"
     # Before version 8 the number of the line stands at the arrow.
-    r"|(?P<path>[/~]\S{1,1000}|<ipython-input-[^>\s]{1,100}>)"
+    # Colab makes a link of the file.
+    r"|\[?(?P<path>[/~][^\s\]]{1,1000}|<ipython-input-[^>\s]{1,100}>)(?:\]\(\S{1,200}\))?"
     r" in (?P<name>[\w<>]{1,200}|<cell line: \d{1,9}>)(?:\(.*)?)$"
 )
 MODULE = "<module>"
