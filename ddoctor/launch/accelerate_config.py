@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 
 from ddoctor.evidence.launch import Setting, Unknown
+from ddoctor.evidence.source_text import nodes
 from ddoctor.launch import files
 from ddoctor.launch.launchers import ACCELERATE, installed_source
 
@@ -116,7 +117,7 @@ def _keys() -> tuple[str, ...]:
         *ALSO,
         *(
             node.target.id
-            for node in ast.walk(tree)
+            for node in nodes(tree)
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
         ),
     )

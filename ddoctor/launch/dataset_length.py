@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.evidence.launch import Setting
+from ddoctor.evidence.source_text import nodes
 from ddoctor.launch.option_source import named
 
 SPLIT = re.compile(r"train\[:(\d{1,9})\]")
@@ -64,6 +65,9 @@ def _constant(node: ast.expr) -> Iterator[tuple[ast.expr, int]]:
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
     """The calls of ``FUNCTIONS``, but those for an evaluation, and those of a branch."""
+    calls = (node.func for node in nodes(tree) if isinstance(node, ast.Call))
+    if not any(named(function) in FUNCTIONS for function in calls):
+        return
     for node in _always(tree):
         if isinstance(node, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) and node.value:
             targets = node.targets if isinstance(node, ast.Assign) else []

@@ -18,6 +18,7 @@ from msgspec.structs import replace as with_fields
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
+from ddoctor.evidence.source_text import nodes
 from ddoctor.launch import files
 from ddoctor.launch.option_source import named
 
@@ -77,14 +78,14 @@ def read(
     composed = reader.compose(ENDING.sub("", name))
     if reader.complete and not any(
         isinstance(node, ast.Name | ast.Attribute) and OF_SOURCE.search(named(node))
-        for node in ast.walk(tree)
+        for node in nodes(tree)
     ):
         composed.unknown += reader.unknown(composed.settings)
     return composed
 
 
 def _decorators(tree: ast.Module) -> Iterator[ast.Call]:
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.FunctionDef):
             for one in node.decorator_list:
                 if isinstance(one, ast.Call) and ast.unparse(one.func) in DECORATORS:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import msgspec
 
 from ddoctor.evidence.launch import Setting, Unknown
+from ddoctor.evidence.source_text import nodes
 from ddoctor.launch.option_source import named, options_of
 
 # Parsers that take more than the calls of ``add_argument`` show.
@@ -39,13 +40,13 @@ def _in_sight(tree: ast.Module) -> bool:
     found, makes = set[str](), 0
     parsers = {
         named(target)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Assign)
         and isinstance(node.value, ast.Call)
         and named(node.value.func).endswith("ArgumentParser")
         for target in node.targets
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Name):
             found.add(node.id)
         elif isinstance(node, ast.Attribute):

@@ -9,7 +9,9 @@ import ast
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+
+from ddoctor.evidence.source_text import MOST_TREES, nodes
 
 FLAGS = ("store_true", "store_false", "store_const", "count", "help", "version", "check_env")
 """Actions without a value; the last is torchrun's own."""
@@ -123,9 +125,10 @@ def plain(name: str) -> str:
     return name.lstrip("-").replace("-", "_")
 
 
+@lru_cache(maxsize=MOST_TREES)
 def options_of(tree: ast.AST) -> Options:
     """All options that calls of ``add_argument``, or click's ``option``, define in this source."""
-    return Options(tuple(filter(None, map(_option, ast.walk(tree)))))
+    return Options(tuple(filter(None, map(_option, nodes(tree)))))
 
 
 def _option(node: ast.AST) -> Option | None:

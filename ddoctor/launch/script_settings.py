@@ -14,7 +14,7 @@ from msgspec.structs import replace as with_fields
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
-from ddoctor.evidence.source_text import syntax_tree
+from ddoctor.evidence.source_text import nodes, syntax_tree
 from ddoctor.launch import (
     dataset_length,
     files,
@@ -240,7 +240,7 @@ def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator
     Those of ``OmegaConf.load`` and ``deepspeed.initialize``, a YAML file or one of DeepSpeed that
     it opens, and the default of its ``--config``.
     """
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if not isinstance(node, ast.Call):
             continue
         for word in node.keywords if named(node.func) == "initialize" else ():
@@ -268,7 +268,7 @@ def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator
 
 def _written(tree: ast.Module, name: str) -> Iterator[Setting]:
     """Values that the script itself writes, then the defaults of its options."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Call) and OF_TRAINING.fullmatch(named(node.func)):
             for word in node.keywords:
                 if word.arg and isinstance(word.value, ast.Constant):
@@ -285,7 +285,7 @@ def _written(tree: ast.Module, name: str) -> Iterator[Setting]:
             )
     imported = {
         alias.name.rpartition(".")[2]
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
     }
@@ -304,7 +304,7 @@ def _said(path: Path, tree: ast.Module, name: str) -> Iterator[Setting]:
 def _defaults(arguments: Arguments) -> Iterator[Setting]:
     """The defaults of the installed version."""
     tree = installed_source(arguments.package, arguments.source)
-    for node in ast.walk(tree) if tree is not None else ():
+    for node in nodes(tree) if tree is not None else ():
         if (
             isinstance(node, ast.AnnAssign)
             and isinstance(node.target, ast.Name)

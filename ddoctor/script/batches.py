@@ -50,12 +50,21 @@ def own_rates(program: Program) -> Iterator[Statement]:
 
 def scales_by_ranks(program: Program) -> Statement | None:
     """The first line by which a rate or a batch may follow the number of ranks."""
-    return next(filter(_scales, program.statements), None)
+    found = (one for one in program.statements if _names_ranks(one) and _scales(one))
+    return next(found, None)
+
+
+def _names_ranks(statement: Statement) -> bool:
+    """Whether the lines of a simple statement may name a number of ranks, or scale a rate."""
+    node = statement.node
+    lines = statement.scope.module.lines[node.lineno - 1 : node.end_lineno]
+    text = " ".join(lines).lower() if not hasattr(node, "body") else ""
+    return "scal" in text or any(word in text for word in COUNTS)
 
 
 def _scales(statement: Statement) -> bool:
     node = statement.node
-    for part in ast.walk(node) if not hasattr(node, "body") else ():
+    for part in ast.walk(node):
         if isinstance(part, ast.BinOp) and not isinstance(part.op, ast.Add | ast.Mod):
             read = words(source(part))
             sets = words(variable(node.targets[0])) if isinstance(node, ast.Assign) else set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddoctor.script.names import Names, variable
@@ -58,7 +58,8 @@ class Layer:
 
 def unused_layers(walks: Sequence[Walk], program: Program) -> Iterator[Layer]:
     """Such layers, also those that an option of the launch may leave out."""
-    models = [one for walk in walks for one in _models(walk, program)]
+    made = {call.name for call in program.calls}
+    models = [one for walk in walks for one in _models(walk, program, made)]
     if not models:
         return
     words = Counter(word for walk in walks for word in _words(walk))
@@ -67,11 +68,8 @@ def unused_layers(walks: Sequence[Walk], program: Program) -> Iterator[Layer]:
     every = sum(own.values(), Counter[str]())
     if any(words[one] for one in (*BY_ANY_NAME, *OPTIONS)):
         return
-    made = {call.name for call in program.calls}
     for model in models:
         full = f"{model.scope.module.name}.{model.node.name}"
-        if full not in made:
-            continue
         # `self.head` of another class is a layer of that one.
         others = every - own[model.node] if full not in extended else Counter[str]()
         named = words - others
@@ -98,12 +96,14 @@ def _switched(model: _Model, program: Program, words: Counter[str]) -> Iterator[
             yield Layer(call, model.scope, uses[name])
 
 
-def _models(walk: Walk, program: Program) -> Iterator[_Model]:
+def _models(walk: Walk, program: Program, made: Container[str]) -> Iterator[_Model]:
+    """Those that the script makes."""
     for node, _ in walk.classes:
         names = walk.scopes[0].names
         full = f"{walk.scopes[0].module.name}.{node.name}"
         scope = program.functions.get(f"{full}.__init__")
-        if [names.of(base) for base in node.bases] != ["torch.nn.Module"] or scope is None:
+        own = [names.of(base) for base in node.bases] == ["torch.nn.Module"]
+        if full not in made or not own or scope is None:
             continue
         if scope.owner == full:
             layers = {
