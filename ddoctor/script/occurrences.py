@@ -1,0 +1,150 @@
+"""Names that occur in a source: frameworks that are imported, and words that keep a check quiet."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from ddoctor.evidence.script import SourceImport, SourceLine
+from ddoctor.script.names import moved
+from ddoctor.script.ranks import hints, lower, own_name
+from ddoctor.script.scopes import Walk
+from ddoctor.script.source_calls import OF_ACCUMULATION
+from ddoctor.script.source_lines import At
+
+FRAMEWORKS = {
+    "accelerate": "accelerate",
+    "trl": "TRL",
+    "lightning": "Lightning",
+    "pytorch_lightning": "Lightning",
+    "lightning_fabric": "Lightning",
+    "deepspeed": "DeepSpeed",
+    "ray": "Ray",
+    "horovod": "Horovod",
+    "colossalai": "Colossal-AI",
+    "megatron": "Megatron",
+    "fairscale": "FairScale",
+    "ignite": "Ignite",
+    "composer": "Composer",
+    "mmengine": "MMEngine",
+    "detectron2": "Detectron2",
+    "fastai": "fastai",
+    "nemo": "NeMo",
+    "torchtitan": "torchtitan",
+    "fairseq": "fairseq",
+    "torch_xla": "torch_xla",
+    "torchmetrics": "TorchMetrics",
+    "apex": "Apex",
+    "nvidia.dali": "DALI",
+    "ffcv": "FFCV",
+    "webdataset": "WebDataset",
+    "streaming": "MosaicML Streaming",
+    "torch.nn.parallel.DistributedDataParallel": "DDP",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP1",
+    "torch.distributed.fsdp.fully_shard": "FSDP2",
+    "torch.distributed.tensor": "tensor parallelism",
+    "torch.distributed.pipelining": "pipeline parallelism",
+    "torch.distributed.rpc": "RPC",
+}
+"""Names of packages, and of torch's own ways, as users call them."""
+DEVICES = ("set_device", "device_id", "device_ids", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
+OF_SEVERAL = frozenset({"per", "num", "n", "number", "count", "memory", "mem", "utilization"})
+"""Words of names such as ``samples_per_gpu``, which select no GPU."""
+IN_PARTS = ("HfDeepSpeedConfig", "Init", "GatheredParameters")
+HOLDS_BACK = (
+    *("no_sync", "no_backward_sync", "require_backward_grad_sync"),
+    "set_requires_gradient_sync",
+)
+OF_DEEPSPEED = frozenset(
+    text
+    for key in ("gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu")
+    for text in (f"'{key}'", f"{key}()", f"set_{key}()")
+)
+"""Keys of DeepSpeed's config, and the methods of its engine that give or set them."""
+AHEAD = "non_blocking=True"
+
+
+def first_lines(walks: Sequence[Walk], at: At) -> Mapping[str, SourceLine]:
+    """The first line with a name of each kind, by the field of ``Script``."""
+    found: dict[str, SourceLine] = {}
+    for walk in walks:
+        top = walk.scopes[0]
+        for node in top.module.nodes:
+            for word in _words(node):
+                for kind, names in NAMED.items():
+                    if kind not in found and names(word):
+                        found[kind] = at(node, top)
+    return found
+
+
+def _words(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Name | ast.Attribute | ast.arg):
+        yield own_name(node) or getattr(node, "arg", "")
+    elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
+        yield f"'{node.value}'"
+        # A help text or a message names nothing.
+        yield from [node.value] * (" " not in node.value)
+    elif isinstance(node, ast.Call):
+        yield f"{own_name(node.func)}()"
+        # `model.to(rank)`
+        if own_name(node.func) in ("to", "cuda", "device", "set_device"):
+            yield from ("device_id" for one in node.args if hints(one))
+        yield from (word.arg for word in node.keywords if word.arg == "device_id")
+        yield from (f"'{word.arg}'" for word in node.keywords)
+        if own_name(node.func) in ("to", "cuda"):
+            yield from (one for one in map(ast.unparse, node.keywords) if one == AHEAD)
+
+
+@lru_cache(maxsize=10_000)
+def _names_a_device(name: str) -> bool:
+    found = lower(name)
+    one_of = bool({"gpu", "devices"} & found) and not OF_SEVERAL & found
+    return name in DEVICES or {"local", "rank"} <= found or one_of
+
+
+@lru_cache(maxsize=10_000)
+def _names_accumulation(name: str) -> bool:
+    return name.isidentifier() and bool(OF_ACCUMULATION & lower(name))
+
+
+NAMED: Mapping[str, Callable[[str], bool]] = {
+    "names_device": _names_a_device,
+    "names_set_epoch": "set_epoch".__eq__,
+    "names_end": "destroy_process_group".__eq__,
+    "fills_in": "to_empty".__eq__,
+    "in_parts": IN_PARTS.__contains__,
+    "holds_back": HOLDS_BACK.__contains__,
+    "copies_ahead": AHEAD.__eq__,
+    "accumulates": _names_accumulation,
+    "names_deepspeed_keys": OF_DEEPSPEED.__contains__,
+    "names_pinning": "pin_memory".__eq__,
+}
+
+
+def frameworks(walks: Sequence[Walk], at: At) -> Iterator[SourceImport]:
+    """Each framework once, where it is first imported or used."""
+    found: set[str] = set()
+    for walk in walks:
+        top = walk.scopes[0]
+        for node in top.module.nodes:
+            if not isinstance(node, ast.Import | ast.ImportFrom):
+                continue
+            for name in imported_names(node):
+                tops = [name, *(name.rpartition(".")[0], name.partition(".")[0])]
+                known = [FRAMEWORKS[one] for one in map(moved, tops) if one in FRAMEWORKS]
+                # Its functions know nothing of other ranks.
+                known = [] if name.startswith("torchmetrics.functional") else known
+                if name.startswith("transformers.") and name.endswith("Trainer"):
+                    known.append("Trainer")
+                for framework in known:
+                    if framework not in found:
+                        found.add(framework)
+                        yield SourceImport(framework=framework, at=at(node, top))
+
+
+def imported_names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        yield from (alias.name for alias in node.names)
+    elif not node.level and node.module:
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
