@@ -28,6 +28,8 @@ FORMS = (
     rf"\[{STAMP}\] [0-9a-f]{{8}} (?:\[rank=(?P<rank>{NUMBER})\] )?\|\| ?",
     # kubectl logs --prefix: pod and container.
     rf"\[pod/(?P<host>{HOST})/[\w.-]{{1,253}}\] ?",
+    # TorchX: role and replica, which mostly is the node.
+    rf"[A-Za-z][\w-]{{0,60}}/{NUMBER} (?=\[)",
     # A quotation in a mail or in Markdown.
     r"> ",
     # grep -n.

@@ -60,6 +60,9 @@ ANOTHER = re.compile(
 )
 # Python continues after these, as after one in a destructor.
 IGNORED = "Exception ignored in"
+# The thread that feeds a queue prints them, and Python continues: its readers have gone.
+OF_FEEDERS = ("BrokenPipeError", "ConnectionResetError")
+FEEDER = ("multiprocessing/queues.py", "_feed")
 # A launcher raises these about the processes that it started.
 OF_LAUNCHERS = (
     *("ChildFailedError", "CalledProcessError", "SignalException", "BrokenBarrierError"),
@@ -214,7 +217,7 @@ class Tracebacks:
     def _closed(self, *, going_on: bool) -> Iterator[Raised]:
         """Close the traceback that is being read."""
         now, self._now = self._now, None
-        if now is not None and now.name and not now.ignored:
+        if now is not None and now.name and not _goes_on(now):
             yield from self._add(now)
         if not going_on:
             yield from self.ended()
@@ -251,11 +254,18 @@ class Tracebacks:
             now.message.append(raised["message"])
         elif now is not None and not now.name and now.stack:
             now.name = now.begun_as
-        if now is not None and now.name and not now.ignored:
+        if now is not None and now.name and not _goes_on(now):
             yield from self._add(now)
         if self._before is not None:
             yield self._before
         self._before, self._chained = None, False
+
+
+def _goes_on(now: _Open) -> bool:
+    """Whether Python continues after it."""
+    file, function = FEEDER
+    fed = any(one.file.endswith(file) and one.function == function for one in now.stack)
+    return now.ignored or (now.name in OF_FEEDERS and fed)
 
 
 def _raises(now: _Open) -> re.Match[str] | None:

@@ -55,7 +55,7 @@ from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
 from ddoctor.script.source_calls import is_kept, source_call, within
-from ddoctor.script.source_lines import At, Lines, cut
+from ddoctor.script.source_lines import At, ModuleLines, cut
 from ddoctor.script.splits import splits
 from ddoctor.script.stopping import own_stops
 from ddoctor.script.switches import Test
@@ -82,7 +82,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
     marks = rank_names(modules.found)
     walks = [Walk(module, marks) for module in modules.found]
     program = Program(walks)
-    lines = {walk.scopes[0].module: Lines(walk.scopes[0].module) for walk in walks}
+    lines = {walk.scopes[0].module: ModuleLines(walk.scopes[0].module) for walk in walks}
 
     def at(node: ast.AST, scope: Scope) -> SourceLine:
         return lines[scope.module].at(node, scope.name)

@@ -16,7 +16,7 @@ LONGEST = 300
 At = Callable[[ast.AST, Scope], SourceLine]
 
 
-class Lines:
+class ModuleLines:
     """The statements of a module as text."""
 
     def __init__(self, module: Module) -> None:
