@@ -64,7 +64,7 @@ def _origins(value: ast.expr, scope: Scope, program: Program, steps: int) -> Ite
     called = program.function(value) if isinstance(value, ast.Call) else None
     if not steps:
         yield UNKNOWN
-    elif called is not None and called.name and not called.name.endswith("__init__"):
+    elif called is not None and called.name:
         for result in program.results(called):
             yield from _origins(result, called, program, steps - 1)
         if not program.results(called):

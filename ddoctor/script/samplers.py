@@ -74,7 +74,7 @@ def _makers(node: ast.expr | None, scope: Scope, program: Program, steps: int) -
         yield from _makers(inner, scope, program, steps - 1)
     elif isinstance(node, ast.Call):
         called = program.function(node) if steps else None
-        if called is None or called.name.endswith("__init__"):
+        if called is None:
             yield _Made(node, scope)
             return
         for statement in program.returns.get(called, ()):
