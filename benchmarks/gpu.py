@@ -33,7 +33,8 @@ def main() -> int:
     name = f"{date.today()}-{count}x-{model.replace(' ', '-').lower()}"
     FOLDER.mkdir(parents=True, exist_ok=True)
     doctor = _output("-m", "ddoctor", "doctor", "--markdown", "-")
-    bench = _output("-m", "benchmarks.allreduce")
+    alone = "There is one GPU, and nothing to sum.\n"
+    bench = _output("-m", "benchmarks.allreduce") if count > 1 else alone
     nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     plans = _output("-m", "benchmarks.gpu_plan")
     costs = "\n".join(_cost(count, *length) for length in ((), ("--short",)))
@@ -81,7 +82,10 @@ def _torchrun(count: int) -> tuple[str, ...]:
 
 def _output(*arguments: str) -> str:
     run = subprocess.run([sys.executable, *arguments], capture_output=True, text=True)
-    return run.stdout + (run.stderr if run.returncode > 1 else "")
+    # Of ours, 1 says what was found; a traceback leaves with 1, too, and prints nothing else.
+    if run.returncode > 1 or not run.stdout:
+        raise SystemExit(f"make gpu: {' '.join(arguments)} failed:\n{run.stderr}")
+    return run.stdout
 
 
 if __name__ == "__main__":

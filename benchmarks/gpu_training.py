@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset  # noqa: TID253
 
 LAYERS = 4
 # Width, samples of a batch, and steps.
-LONG, SHORT = (8192, 4096, 400), (512, 128, 4000)
+LONG, SHORT = (8192, 4096, 300), (512, 128, 2000)
 WARM_UPS = 50
 
 
