@@ -59,6 +59,18 @@ class RankSteps(Part, frozen=True, kw_only=True, dict=True):
     """Backward passes in which DDP reduced the gradients, for each step."""
     optimizer_steps: tuple[int, ...] = ()
     """Number of optimizer steps, of any optimizer, for each step; empty: not seen."""
+    pageable_bytes: tuple[int, ...] = ()
+    """Bytes that the script copied to the GPU from pageable memory, for each step; empty: not
+    seen."""
+    pinned_bytes: tuple[int, ...] = ()
+    """Bytes that the script copied to the GPU from pinned memory, for each step; empty: not
+    seen."""
+    idle_forwards: tuple[int, ...] = ()
+    """Forward passes at whose end the GPU had nothing left to do, for each step; empty: not
+    seen."""
+    idle_backwards: tuple[int, ...] = ()
+    """Backward passes at whose end the GPU had nothing left to do, for each step; empty: not
+    seen."""
 
     def __post_init__(self) -> None:
         names = [phase.name for phase in self.phases]
@@ -77,6 +89,10 @@ class RankSteps(Part, frozen=True, kw_only=True, dict=True):
             backwards=self.backwards,
             synced_backwards=self.synced_backwards,
             optimizer_steps=self.optimizer_steps,
+            pageable_bytes=self.pageable_bytes,
+            pinned_bytes=self.pinned_bytes,
+            idle_forwards=self.idle_forwards,
+            idle_backwards=self.idle_backwards,
         )
 
     @cached_property

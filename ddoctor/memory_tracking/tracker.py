@@ -30,16 +30,43 @@ from ddoctor.memory_tracking.log import Entry
 
 DEVICE = torch.ops.prim.device.default
 VALUE = torch.ops.aten._local_scalar_dense.default
+aten = torch.ops.aten
+
+
+def _each_head(formula: Callable[..., int]) -> Callable[..., int]:
+    """Return a formula of attention for any number of key heads; torch has that since 2.13.
+
+    The kernels multiply each query head, whoever shares its keys.
+    """
+
+    def count(*args: Any, **kwargs: Any) -> int:
+        most = max(one.shape[1] for one in args[:3])
+        heads = (
+            torch.empty(one.shape[0], most, *one.shape[2:], device="meta")
+            if isinstance(one, Tensor) and one.dim() == 4 and one.shape[1] < most
+            else one
+            for one in args
+        )
+        return formula(*heads, **kwargs)
+
+    return count
+
+
+FLASH, FLASH_BACKWARD = (
+    _each_head(flop_registry[one])
+    for one in (
+        aten._scaled_dot_product_flash_attention,
+        aten._scaled_dot_product_flash_attention_backward,
+    )
+)
 # CPU attention is a separate operator, for which torch has no formula; for the grouped product it
 # has none at all.
 FORMULAS = {
     **flop_registry,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[
-        torch.ops.aten._scaled_dot_product_flash_attention
-    ],
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
-        torch.ops.aten._scaled_dot_product_flash_attention_backward
-    ],
+    aten._scaled_dot_product_flash_attention: FLASH,
+    aten._scaled_dot_product_flash_attention_backward: FLASH_BACKWARD,
+    aten._scaled_dot_product_flash_attention_for_cpu: FLASH,
+    aten._scaled_dot_product_flash_attention_for_cpu_backward: FLASH_BACKWARD,
     replacements.GROUPED: replacements.grouped_flops,
 }
 

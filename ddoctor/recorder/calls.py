@@ -18,6 +18,8 @@ from ddoctor.recorder.swaps import replaces
 from ddoctor.recorder.tape import CHECKPOINT, COUNT, FORWARD, REST, TO_DEVICE
 from ddoctor.recorder.timeline import Timeline
 
+PAGEABLE, PINNED = COUNT["pageable_bytes"], COUNT["pinned_bytes"]
+
 
 def install(timeline: Timeline) -> None:
     """Watch Python's collector, torch.save, autocast and torch.utils.checkpoint."""
@@ -69,7 +71,10 @@ def _time_copies(timeline: Timeline, name: str) -> None:
         # Casts within the model are its own work, and what is on the GPU already stays there.
         if timeline.phase != REST or tensor.is_cuda or torch.compiler.is_compiling():
             return original(tensor, *args, **kwargs)
-        return copy(tensor, *args, **kwargs)
+        sent = copy(tensor, *args, **kwargs)
+        if sent.is_cuda and get_ident() == timeline.busy:
+            timeline.counts[PINNED if tensor.is_pinned() else PAGEABLE] += tensor.nbytes
+        return sent
 
 
 def timed(timeline: Timeline, original: Callable[..., Any], phase: int) -> Callable[..., Any]:

@@ -2,7 +2,8 @@
 
 The host runs ahead of the GPU, so its own clock shows when work was queued and not how long it
 took. An event at each change of phase shows the stream's time. Work of the host that the GPU hides
-costs nothing there; a wait of the GPU appears in the phase that caused it.
+costs nothing there; a wait of the GPU appears in the phase that caused it. A stream on which all
+work is over at the end of a forward or backward pass had to wait for the host's next launch.
 """
 
 from __future__ import annotations
@@ -14,8 +15,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ddoctor.recorder.tape import (
+    BACKWARD,
+    COLLECTIVE,
     COUNT,
     COUNTS_FROM,
+    FORWARD,
     HEAD_BYTES,
     MEETING,
     MEETING_ROWS,
@@ -31,6 +35,10 @@ MOST_MARKS = 512
 # Steps whose events are not over yet; the GPU is never further behind.
 MOST_PENDING = 64
 RESOLVED = COUNTS_FROM + COUNT["on_device"]
+IDLE = {
+    FORWARD: COUNTS_FROM + COUNT["idle_forwards"],
+    BACKWARD: COUNTS_FROM + COUNT["idle_backwards"],
+}
 
 
 @dataclass
@@ -40,15 +48,24 @@ class _Step:
     """An event, and the phase that begins with it."""
     meetings: list[tuple[int, int, int]] = field(default_factory=list)
     """Number of the collective, and the marks at which it began and ended."""
+    idle: list[int] = field(default_factory=list)
+    """The phases at whose ends the stream had nothing left to do."""
 
 
 class DeviceClock:
     """Marks each change of phase on the stream, and corrects the tape after the GPU."""
 
-    def __init__(self, memory: Any, new_event: Callable[[], Any], usable: Callable[[], bool]):
+    def __init__(
+        self,
+        memory: Any,
+        new_event: Callable[[], Any],
+        usable: Callable[[], bool],
+        idle: Callable[[], bool],
+    ) -> None:
         self._memory = memory
         self._new_event = new_event
         self._usable = usable
+        self._idle = idle
         self._free: list[Any] = []
         self._step = _Step(-1)
         self._pending: deque[_Step] = deque()
@@ -62,6 +79,10 @@ class DeviceClock:
         """Start a phase on the stream; returns the number of the mark."""
         marks = self._step.marks
         if len(marks) < MOST_MARKS and self._usable():
+            # A collective within a pass does not end it.
+            ends = marks[-1][1] if marks and phase != COLLECTIVE else None
+            if ends in IDLE and self._idle():
+                self._step.idle.append(ends)
             event = self._free.pop() if self._free else self._new_event()
             event.record()
             marks.append((event, phase))
@@ -102,6 +123,8 @@ class DeviceClock:
         row[2] = row[1] + times[-1]
         row[PHASES_FROM:COUNTS_FROM] = seconds
         row[RESOLVED] = 1.0
+        for phase in step.idle:
+            row[IDLE[phase]] += 1
         for number, began, ended in step.meetings:
             place = MEETINGS_AT + number % MEETING_ROWS * MEETING.size
             one = self._memory[place : place + MEETING.size].cast("d")

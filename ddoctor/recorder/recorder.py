@@ -53,7 +53,10 @@ def _cuda_clock(timeline: Timeline) -> DeviceClock:
         # A graph that is being captured would take the event for a part of itself.
         return not torch.cuda.is_current_stream_capturing()
 
-    return DeviceClock(timeline.memory, lambda: new(enable_timing=True), usable)
+    def idle() -> bool:
+        return torch.cuda.current_stream().query()
+
+    return DeviceClock(timeline.memory, lambda: new(enable_timing=True), usable, idle)
 
 
 class Recorder:

@@ -89,6 +89,10 @@ COUNTS = (
     "on_device",
     "optimizer_steps",
     "checkpointed",
+    "pageable_bytes",
+    "pinned_bytes",
+    "idle_forwards",
+    "idle_backwards",
 )
 """The counts of each step in addition to the phases."""
 COUNT: Final = {name: number for number, name in enumerate(COUNTS)}

@@ -49,6 +49,8 @@ STEP_COUNTS = (
     "optimizer_steps",
 )
 """Counts of a step with the same name on the tape and in the evidence."""
+GPU_COUNTS = ("pageable_bytes", "pinned_bytes", "idle_forwards", "idle_backwards")
+"""The same, of steps on a GPU."""
 MOST_LINES = 40
 MOST_GROWTH_POINTS = 200
 
@@ -152,6 +154,7 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
         name: [row.phases[number] for row in rows] for number, name in enumerate(tape.PHASES)
     }
     collective = seconds.pop("collective")
+    counts = (*STEP_COUNTS, *(GPU_COUNTS if run.on_device else ()))
     # A garbage collection during a collective belongs to the collective, not to its phase.
     seconds["waiting"] = [min(w, c) for w, c in zip(waiting, collective, strict=True)]
     seconds["transfer"] = [c - w for w, c in zip(seconds["waiting"], collective, strict=True)]
@@ -163,7 +166,7 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
             if any(seconds[name]) or (waited and name in BETWEEN_RANKS)
         ),
         cpu=tuple(round(row.cpu, 7) for row in rows),
-        **{name: tuple(int(row.counts[COUNT[name]]) for row in rows) for name in STEP_COUNTS},
+        **{name: tuple(int(row.counts[COUNT[name]]) for row in rows) for name in counts},
     )
 
 

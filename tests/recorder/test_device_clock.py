@@ -33,6 +33,9 @@ class Stream:
     def work(self, milliseconds: float) -> None:
         self.given += milliseconds
 
+    def idle(self) -> bool:
+        return self.given <= self.now
+
 
 class Event:
     """CUDA's timing event, as far as it is used."""
@@ -59,7 +62,8 @@ def stream() -> Stream:
 @pytest.fixture
 def timeline(tmp_path: Path, stream: Stream) -> Timeline:
     timeline = Timeline(Tape(tmp_path / "tape", create=True))
-    timeline.use_device(DeviceClock(timeline.memory, lambda: Event(stream), lambda: True))
+    clock = DeviceClock(timeline.memory, lambda: Event(stream), lambda: True, stream.idle)
+    timeline.use_device(clock)
     return timeline
 
 
@@ -134,7 +138,7 @@ def test_events_are_used_again(tmp_path: Path, stream: Stream) -> None:
         return Event(stream)
 
     timeline = Timeline(Tape(tmp_path / "tape", create=True))
-    timeline.use_device(DeviceClock(timeline.memory, new_event, lambda: True))
+    timeline.use_device(DeviceClock(timeline.memory, new_event, lambda: True, stream.idle))
     for _ in range(100):
         step(timeline, stream)
         stream.now = stream.given
@@ -149,7 +153,35 @@ def test_nothing_is_recorded_into_a_graph_that_is_captured(tmp_path: Path, strea
     def forbidden() -> Event:
         raise AssertionError("an event during the capture")
 
-    timeline.use_device(DeviceClock(timeline.memory, forbidden, lambda: False))
+    def asked() -> bool:
+        raise AssertionError("a question during the capture")
+
+    timeline.use_device(DeviceClock(timeline.memory, forbidden, lambda: False, asked))
     step(timeline, stream)
     step(timeline, stream)
     assert [row.counts[ON_DEVICE] for row in rows(timeline, tmp_path)] == [0, 0]
+
+
+def test_a_stream_that_keeps_up_with_the_host_is_idle_at_the_ends_of_passes(
+    timeline: Timeline, stream: Stream, tmp_path: Path
+) -> None:
+    timeline.enter(FORWARD)
+    stream.work(3)
+    stream.now = stream.given
+    timeline.leave()
+    timeline.enter(BACKWARD)
+    stream.work(5)
+    stream.now = stream.given
+    # A collective within a pass does not end it.
+    timeline.enter(COLLECTIVE)
+    stream.work(1)
+    timeline.leave()
+    timeline.leave()
+    timeline.end_step()
+    step(timeline, stream)
+    stream.now = stream.given
+    step(timeline, stream)
+    kept, behind, _ = rows(timeline, tmp_path)
+    forward, backward = COUNTS.index("idle_forwards"), COUNTS.index("idle_backwards")
+    assert (kept.counts[forward], kept.counts[backward]) == (1, 0)
+    assert (behind.counts[forward], behind.counts[backward]) == (0, 0)
