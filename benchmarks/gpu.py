@@ -16,7 +16,7 @@ from statistics import median
 
 # Nothing, less than a step takes on an H100 or H200, and much more.
 LOADER_MS = (0, 5, 200)
-TURNS = 3
+TURNS = 2
 
 SCRIPT = str(Path(__file__).with_name("gpu_training.py"))
 FOLDER = Path(__file__).parent.parent / "docs" / "measurements"
@@ -30,26 +30,39 @@ def main() -> int:
         print("make gpu: torch sees no GPU on this machine; nothing was measured", file=sys.stderr)
         return 2
     count, model = torch.cuda.device_count(), torch.cuda.get_device_name()
-    name = f"{date.today()}-{count}x-{model.replace(' ', '-').lower()}"
     FOLDER.mkdir(parents=True, exist_ok=True)
-    doctor = _output("-m", "ddoctor", "doctor", "--markdown", "-")
-    alone = "There is one GPU, and nothing to sum.\n"
-    bench = _output("-m", "benchmarks.allreduce") if count > 1 else alone
+    path = FOLDER / f"{date.today()}-{count}x-{model.replace(' ', '-').lower()}.md"
     nccl = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
-    plans = _output("-m", "benchmarks.gpu_plan")
-    costs = "\n".join(_cost(count, *length) for length in ((), ("--short",)))
-    runs = "\n".join(_recorded(count, milliseconds) for milliseconds in LOADER_MS)
-    text = (
-        f"# {count} × {model}, {date.today()}\n\n"
-        f"torch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}\n\n"
-        f"{doctor}\n## The all-reduce probe against a bare loop\n\n```\n{bench}```\n\n"
-        f"## Forecasts of memory and step time against trainings\n\n```\n{plans}```\n\n"
-        f"## What recording every step costs\n\n{costs}\n\n"
-        f"## Recorded trainings\n\n{runs}"
-    )
-    (FOLDER / f"{name}.md").write_text(text)
-    print(text)
+    with path.open("w") as file:
+        # Each part at once: one that fails later costs none of those before.
+        print(f"# {count} × {model}, {date.today()}\n", file=file)
+        print(f"torch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}", file=file)
+        for title, measure in PARTS.items():
+            print(f"\n## {title}\n\n{measure(count)}", file=file, flush=True)
+            print(f"{title}: written to {path}", flush=True)
     return 0
+
+
+def _doctor(count: int) -> str:
+    return _output("-m", "ddoctor", "doctor", "--markdown", "-")
+
+
+def _all_reduce(count: int) -> str:
+    if count == 1:
+        return "There is one GPU, and nothing to sum."
+    return f"```\n{_output('-m', 'benchmarks.allreduce')}```"
+
+
+def _plans(count: int) -> str:
+    return f"```\n{_output('-m', 'benchmarks.gpu_plan')}```"
+
+
+def _costs(count: int) -> str:
+    return "\n".join(_cost(count, *length) for length in ((), ("--short",)))
+
+
+def _runs(count: int) -> str:
+    return "\n".join(_recorded(count, milliseconds) for milliseconds in LOADER_MS)
 
 
 def _recorded(count: int, milliseconds: int) -> str:
@@ -86,6 +99,15 @@ def _output(*arguments: str) -> str:
     if run.returncode > 1 or not run.stdout:
         raise SystemExit(f"make gpu: {' '.join(arguments)} failed:\n{run.stderr}")
     return run.stdout
+
+
+PARTS = {
+    "ddoctor doctor": _doctor,
+    "The all-reduce probe against a bare loop": _all_reduce,
+    "Forecasts of memory and step time against trainings": _plans,
+    "Recorded trainings": _runs,
+    "What recording every step costs": _costs,
+}
 
 
 if __name__ == "__main__":

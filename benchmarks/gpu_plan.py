@@ -1,11 +1,12 @@
 """The forecast of memory and step time against training steps on this machine's GPU.
 
-Each row trains in a process of its own: its first steps warm up, the peak of the allocator is of
-all steps. None of the forecast's constants was fitted to a row. Exit code 2: there is no GPU.
+Each row's first steps warm up; the peak of the allocator is of all its steps. None of the
+forecast's constants was fitted to a row. Exit code 2: there is no GPU.
 """
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Callable, Mapping
@@ -108,7 +109,7 @@ class Needs:
     allocated: float
     reserved: float
     used: float
-    """With the CUDA context: what nvidia-smi shows."""
+    """With the CUDA context: what nvidia-smi shows of a GPU that nobody else uses."""
     seconds: float
 
 
@@ -168,10 +169,15 @@ def forecast(row: Trained, gpu: str) -> Needs:
 
 
 def measure(row: Trained) -> Needs:
-    """Train some steps on the GPU."""
-    used_before = _used()
-    model = BUILDS[row.model]().to(torch.bfloat16 if row.precision == "bf16" else torch.float32)
-    model.to("cuda").train()
+    """Train some steps on the GPU, without anything left of the row before."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    with torch.device("cuda"):
+        model = BUILDS[row.model]().train()
+    if row.precision == "bf16":
+        model.to(torch.bfloat16)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
     recompute(model, row.checkpointing)
     optimizer = optimizers.made("adamw", list(model.parameters()))
     batch = {name: one.to("cuda") for name, one in row.batch(row.samples, row.length).items()}
@@ -192,7 +198,7 @@ def measure(row: Trained) -> Needs:
     return Needs(
         allocated=torch.cuda.max_memory_allocated(),
         reserved=torch.cuda.max_memory_reserved(),
-        used=_used() - used_before,
+        used=torch.cuda.max_memory_reserved() + _used() - torch.cuda.memory_reserved(),
         seconds=median(times[WARM_UPS:]),
     )
 
@@ -215,13 +221,11 @@ def main() -> int:
     if not name:
         print("torch sees no GPU on this machine; nothing was measured", file=sys.stderr)
         return 2
-    spawn = get_context("spawn")
-    with ProcessPoolExecutor(FORECASTS_AT_ONCE, mp_context=spawn) as pool:
+    with ProcessPoolExecutor(FORECASTS_AT_ONCE, mp_context=get_context("spawn")) as pool:
         told = list(pool.map(forecast, ROWS, [name] * len(ROWS)))
     errors: dict[str, list[float]] = {one: [] for one in KINDS}
     for row, ours in zip(ROWS, told, strict=True):
-        with ProcessPoolExecutor(1, mp_context=spawn) as pool:
-            real = pool.submit(measure, row).result()
+        real = measure(row)
         cells = []
         for kind, (unit, size) in KINDS.items():
             ours_now, real_now = getattr(ours, kind), getattr(real, kind)

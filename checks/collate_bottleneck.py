@@ -16,7 +16,6 @@ To fix it, add workers, do less in collate, move work of the loop into the worke
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from statistics import median
 
 from ddoctor.analysis import (
     endings,
@@ -26,10 +25,11 @@ from ddoctor.analysis import (
     live_ranks,
     loop_work,
 )
+from ddoctor.analysis.batch_copies import BatchCopies
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.loader_throughput import JUDGED, NOTABLE, Feed, LoaderThroughput, sampled_at
+from ddoctor.analysis.loader_throughput import NOTABLE, Feed, LoaderThroughput, sampled_at
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
 from ddoctor.analysis.loop_work import ON_BATCHES, LoopLine, Place
 from ddoctor.analysis.script_source import LOADER, evaluates, is_trained_on, shown, with_keywords
@@ -229,41 +229,45 @@ def _in_the_workers(workers: int, place: str) -> Fix:
     )
 
 
-def from_pageable_memory(steps: Steps, loading: Loading) -> Iterator[Finding]:
-    if steps.count < JUDGED:
-        return
-    late = [
-        (rank.typical("to-device") / median(rank.seconds), rank.place, loader)
-        for rank in steps.ranks
-        for loader in loading.loaders
-        if loader.rank == rank.place.rank
-        and loader.taken
-        and not loader.pin_memory
-        and rank.place.device.startswith("cuda")
-    ]
-    late = [one for one in late if one[0] >= NOTABLE]
+def copies_to_the_gpu(copies: BatchCopies) -> Iterator[Finding]:
+    pageable = [one for one in copies.ranks if not one.pinned]
+    late = pageable or [one for one in copies.ranks if one.copied]
     if not late:
         return
-    share, place, loader = max(late, key=lambda one: one[0])
+    worst = late[0]
+    place, share = worst.steps.place, worst.share
+    loader = next((one.name for one in worst.loaders if not one.pin_memory), "")
+    line = f"{worst.lines[0].file}:{worst.lines[0].line}" if worst.lines else ""
+    who = (
+        f"rank {place.rank} copies {worst.copied or 'its batches'} to {place.device} for "
+        f"{share:.0%} of each step{f', at {line}' if line else ''}"
+    )
+    fixes: tuple[Fix, ...]
+    if not pageable:
+        because = f"{who}; they come from pinned memory, but the computation waits for them"
+        fixes = (_meanwhile(line), _fewer_bytes(line))
+    elif loader:
+        because = f"{who}, and the loader at {loader} does not pin its memory"
+        fixes = (_pinned(loader, ("loader.pin_memory=true",)),)
+    else:
+        because = f"{who}, from pageable memory, so the host waits for each copy"
+        fixes = (_by_a_loader(line), _fewer_bytes(line))
     yield Finding(
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if pageable else live_cost.severity(share),
         confidence=Confidence.LIKELY,
-        because=(
-            f"rank {place.rank} copies its batches to {place.device} for {share:.0%} of each step, "
-            f"and the loader at {loader.name} does not pin its memory"
-        ),
+        because=because,
         evidence=(
             Observation(
                 name="copying to the device",
                 value=round(100 * share),
                 unit="% of the step",
                 expected=round(100 * NOTABLE),
-                source=f"median of {steps.count} steps",
+                source=f"median of {copies.steps} steps",
             ),
         ),
-        where=Where.of([one for _, one, _ in late], every=steps.ranks),
+        where=Where.of([one.steps.place for one in late], every=copies.all_ranks),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(_pinned(loader.name, ("loader.pin_memory=true",)),),
+        fixes=fixes,
     )
 
 
@@ -342,6 +346,41 @@ def _pinned(loader: str, settings: tuple[str, ...] = ()) -> Fix:
         ),
         caution="pinned memory cannot be swapped out",
         settings=settings,
+    )
+
+
+def _by_a_loader(line: str) -> Fix:
+    return Fix.python(
+        summary="let workers make the batches, in pinned memory, and copy without waiting",
+        paste=(
+            f"loader = DataLoader(…, num_workers={FEW_WORKERS}, pin_memory=True)\n"
+            f"batch = batch.to(device, non_blocking=True){f'  # {line}' if line else ''}"
+        ),
+        caution="pinned memory cannot be swapped out",
+    )
+
+
+def _meanwhile(line: str) -> Fix:
+    return Fix.python(
+        summary="copy the next batch on a separate stream, while this one is trained on",
+        paste=(
+            "copies = torch.cuda.Stream()\n"
+            "with torch.cuda.stream(copies):  # for the next batch\n"
+            f"    batch = batch.to(device, non_blocking=True){f'  # {line}' if line else ''}\n"
+            "torch.cuda.current_stream().wait_stream(copies)  # before it is used\n"
+            "batch.record_stream(torch.cuda.current_stream())"
+        ),
+    )
+
+
+def _fewer_bytes(line: str) -> Fix:
+    return Fix.python(
+        summary="copy fewer bytes: images as uint8, other numbers as bfloat16",
+        paste=(
+            f"batch = batch.to(device, non_blocking=True){f'  # {line}' if line else ''}\n"
+            "images = batch.float() / 255  # on the GPU"
+        ),
+        caution="bfloat16 rounds to 8 bits",
     )
 
 

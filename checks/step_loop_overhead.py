@@ -12,8 +12,7 @@ To fix it, do this work in one step of a hundred, and switch debug modes off. ``
 fused optimizer or a larger batch makes kernels fewer and larger.
 """
 
-# Above 150 lines: recorded steps, a live run, the source, and in traces the two ways in which a GPU
-# idles.
+# Above 150 lines: recorded steps, a live run, the source, and the two ways in which a GPU idles.
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import SLOWER_BY, enough
 from ddoctor.evidence.script import Script
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.evidence.trace import SyncCall, Traces
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -43,6 +42,21 @@ COPIES = ("aten::to", "aten::_to_copy", "aten::copy_")
 # CUPTI and the annotations of torch cost a few microseconds at each launch, which is about what a
 # launch itself costs; so half of a smaller share may be the profiler's.
 FAR = 2 * live_cost.SURE
+LATE_LAUNCHES = "The GPU waits for the host, which launches its kernels one by one"
+LARGER_KERNELS = (
+    Fix.python(
+        summary="compile the model: fewer kernels, launched together",
+        paste='model = torch.compile(model, mode="reduce-overhead")',
+        caution="the first steps are slow; every new input shape compiles again",
+    ),
+    Fix.python(
+        summary="give each kernel more to do: a larger batch, and a fused optimizer",
+        paste="torch.optim.AdamW(model.parameters(), fused=True)",
+    ),
+)
+# A pass may end with a short kernel, just over or not yet.
+NEARLY_ALL = 0.9
+IN_MODEL = ("forward", "backward")
 WAITS = "the host waits for the GPU there, so the GPU has no work prepared for the next step"
 # Names of calls, what they do, and the fix. What they cost depends on the length of a step.
 IN_EACH_STEP = (
@@ -172,6 +186,45 @@ def _waits(call: SyncCall, steps: Steps) -> str:
     return f"{call.operator or call.call}{at} {times}"
 
 
+def launches_in_a_run(steps: Steps) -> Iterator[Finding]:
+    """Passes at whose ends the GPU has run all that was launched; how long it idles is unknown."""
+    if not enough(steps) or not all(map(_keeps_up, steps.ranks)):
+        return
+    passes = min(rank.share(*IN_MODEL) for rank in steps.ranks)
+    if passes < live_cost.SURE:
+        return
+    yield Finding(
+        severity=Severity.NOTE,
+        confidence=Confidence.LIKELY,
+        title=LATE_LAUNCHES,
+        because=(
+            f"the passes through the model take {passes:.0%} of a step of {1000 * steps.step:.3g} "
+            "ms, and at their ends the GPU has nothing left to do: it runs each kernel as soon as "
+            "the host launches it; torch.profiler shows for how long it idles"
+        ),
+        evidence=(
+            Observation(
+                name="passes that end with an idle GPU",
+                value=round(100 * min(map(_idle, steps.ranks))),
+                unit="% of all",
+                source=f"{steps.count} steps, the rank with the least",
+            ),
+        ),
+        fixes=LARGER_KERNELS,
+    )
+
+
+def _idle(rank: RankSteps) -> float:
+    ends = sum(rank.forwards) + sum(rank.backwards)
+    return (sum(rank.idle_forwards) + sum(rank.idle_backwards)) / ends if ends else 0.0
+
+
+def _keeps_up(rank: RankSteps) -> bool:
+    """Whether its GPU waits for launches throughout: both kinds of passes end so."""
+    ends = ((rank.idle_forwards, rank.forwards), (rank.idle_backwards, rank.backwards))
+    return all(idle and sum(idle) >= NEARLY_ALL * sum(passes) > 0 for idle, passes in ends)
+
+
 def launches_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
     """The GPU has run all that was launched, and the host launches the next kernel only then."""
     gpus = [one for one in traces.ranks if one.kernels]
@@ -184,7 +237,7 @@ def launches_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
     yield Finding(
         severity=live_cost.severity(share),
         confidence=Confidence.LIKELY if share >= FAR else Confidence.POSSIBLE,
-        title="The GPU waits for the host, which launches its kernels one by one",
+        title=LATE_LAUNCHES,
         because=(
             f"for {share:.0%} of the step the GPU has nothing to do, since the host launches the "
             f"next kernel too late: {one.kernels / steps.count:.0f} kernels per step of "
@@ -200,17 +253,7 @@ def launches_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
             ),
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(
-            Fix.python(
-                summary="compile the model: fewer kernels, launched together",
-                paste='model = torch.compile(model, mode="reduce-overhead")',
-                caution="the first steps are slow; every new input shape compiles again",
-            ),
-            Fix.python(
-                summary="give each kernel more to do: a larger batch, and a fused optimizer",
-                paste="torch.optim.AdamW(model.parameters(), fused=True)",
-            ),
-        ),
+        fixes=LARGER_KERNELS,
     )
 
 

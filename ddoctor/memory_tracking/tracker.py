@@ -36,7 +36,7 @@ aten = torch.ops.aten
 def _each_head(formula: Callable[..., int]) -> Callable[..., int]:
     """Return a formula of attention for any number of key heads; torch has that since 2.13.
 
-    The kernels multiply each query head, whoever shares its keys.
+    The kernels multiply each query head, also where several share their keys.
     """
 
     def count(*args: Any, **kwargs: Any) -> int:

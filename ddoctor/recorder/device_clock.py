@@ -59,12 +59,12 @@ class DeviceClock:
         self,
         memory: Any,
         new_event: Callable[[], Any],
-        usable: Callable[[], bool],
+        capturing: Callable[[], bool],
         idle: Callable[[], bool],
     ) -> None:
         self._memory = memory
         self._new_event = new_event
-        self._usable = usable
+        self._capturing = capturing
         self._idle = idle
         self._free: list[Any] = []
         self._step = _Step(-1)
@@ -78,7 +78,8 @@ class DeviceClock:
     def mark(self, phase: int) -> int:
         """Start a phase on the stream; returns the number of the mark."""
         marks = self._step.marks
-        if len(marks) < MOST_MARKS and self._usable():
+        # A graph would take the event for a part of itself.
+        if len(marks) < MOST_MARKS and not self._capturing():
             # A collective within a pass does not end it.
             ends = marks[-1][1] if marks and phase != COLLECTIVE else None
             if ends in IDLE and self._idle():
@@ -101,7 +102,8 @@ class DeviceClock:
         # The mark that ends one step begins the next; its event is both's.
         if last >= 0:
             self._step.marks.append((step.marks[last][0], phase))
-        while self._pending and self._over(self._pending[0]):
+        # A question about another event would end the capture with an error.
+        while self._pending and not self._capturing() and self._over(self._pending[0]):
             self._resolve(self._pending.popleft())
         if len(self._pending) > MOST_PENDING:
             self._pending.popleft()

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
 from ddoctor.recorder import places, user_calls
+from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.fingerprints import of_tensors, random_numbers
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.tape import COUNT, EVALUATION, FORWARD
@@ -170,7 +171,7 @@ class Outermost:
     @harmless
     def _look_at(self, tensors: Sequence[torch.Tensor]) -> None:
         # A capture ends with an error if something is copied to the host.
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if capturing():
             return
         if not self.inputs and (user := places.caller(sys._getframe())) is not None:
             self.calls = user_calls.calls(user)

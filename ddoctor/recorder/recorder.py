@@ -17,6 +17,7 @@ from torch.optim.optimizer import Optimizer
 
 from ddoctor.evidence.loading import CurvePoint
 from ddoctor.recorder import calls, facts, isolation, loader_facts, recorded, trial, user_calls
+from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.collectives import CollectiveWatch
 from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.frameworks import Frameworks
@@ -49,14 +50,10 @@ MANY_GRAPHS = 5
 def _cuda_clock(timeline: Timeline) -> DeviceClock:
     new: Any = torch.cuda.Event
 
-    def usable() -> bool:
-        # A graph that is being captured would take the event for a part of itself.
-        return not torch.cuda.is_current_stream_capturing()
-
     def idle() -> bool:
         return torch.cuda.current_stream().query()
 
-    return DeviceClock(timeline.memory, lambda: new(enable_timing=True), usable, idle)
+    return DeviceClock(timeline.memory, lambda: new(enable_timing=True), capturing, idle)
 
 
 class Recorder:

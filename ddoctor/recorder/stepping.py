@@ -24,6 +24,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.swaps import replaces
 from ddoctor.recorder.tape import COUNT, LEAVING, OPTIMIZER, STOP_AT, WORLD
@@ -121,6 +122,8 @@ class Stepping:
             self._count(optimizer)
 
     def _count(self, optimizer: Optimizer) -> None:
+        if capturing():
+            return
         self._all += 1
         timeline = self._timeline
         if timeline.busy == timeline.main:
@@ -136,6 +139,8 @@ class Stepping:
 
     def passed(self) -> None:
         """A backward pass that ends an accumulation, if there is any, is over."""
+        if capturing():
+            return
         batches = self._timeline.batches
         if self._all or self._by_hand is False or (batches and batches == self._batches):
             return

@@ -203,6 +203,52 @@ def test_quiet_about_copies_that_are_short_or_cannot_be_helped(
     assert findings(CAUSE, steps(0.001, to_device=to_device, device=device), section) == ()
 
 
+def copied(section: Steps, *, pageable: int = 0, pinned: int = 0) -> Steps:
+    """The same, with bytes that were copied in each step."""
+    counts = {"pageable_bytes": (pageable,) * COUNT, "pinned_bytes": (pinned,) * COUNT}
+    return msgspec.structs.replace(
+        section, ranks=tuple(msgspec.structs.replace(one, **counts) for one in section.ranks)
+    )
+
+
+COPIES = {("to-device", 54, "volume = study[first:last].to(device)"): 60}
+
+
+def test_copies_from_pageable_memory_without_a_loader(findings: Findings) -> None:
+    section = copied(steps(0.0, to_device=0.16), pageable=2**30)
+    (finding,) = findings(CAUSE, section, lines(COPIES))
+    assert finding.severity is Severity.WARNING
+    assert "1.07 GB at 6.71 GB/s" in finding.because
+    assert "train.py:54" in finding.because
+    assert "pin_memory=True" in finding.fixes[0].paste
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.8)
+
+
+def test_copies_from_pinned_memory_that_the_step_waits_for(findings: Findings) -> None:
+    section = copied(steps(0.001, to_device=0.02), pinned=2**30)
+    (finding,) = findings(CAUSE, section, loading(loader(pin_memory=False)))
+    assert "come from pinned memory" in finding.because
+    assert "torch.cuda.Stream" in finding.fixes[0].paste
+
+
+def test_pageable_batches_of_a_loader_that_pins(findings: Findings) -> None:
+    section = copied(steps(0.001, to_device=0.02), pageable=2**30)
+    (finding,) = findings(CAUSE, section, loading(loader(pin_memory=True)))
+    assert "from pageable memory" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("to_device", "device", "bytes_each"),
+    [(0.002, "cuda", 2**30), (0.02, "cpu", 2**30), (0.02, "cuda", 0)],
+)
+def test_quiet_about_short_copies_without_a_loader(
+    findings: Findings, to_device: float, device: str, bytes_each: int
+) -> None:
+    section = copied(steps(0.001, to_device=to_device, device=device), pageable=bytes_each)
+    assert findings(CAUSE, section, lines(COPIES)) == ()
+
+
 FORWARD = {"forward": 85, "backward-or-wait": 10, "optimizer": 5}
 
 

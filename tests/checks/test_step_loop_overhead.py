@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.steps import Steps
@@ -10,7 +11,7 @@ from tests.analysis.test_live_loop import at, rank
 from tests.conftest import Findings
 from tests.live_look import TRAINING, look, moving
 from tests.training_run import user
-from tests.training_steps import USUAL, every, lines, origin, steps, with_more
+from tests.training_steps import USUAL, Work, every, lines, origin, steps, with_more
 
 CAUSE = "step-loop-overhead"
 FORWARD = ("forward", 20, "loss = model(batch)")
@@ -75,6 +76,54 @@ def test_what_may_have_to_be_is_a_note(findings: Findings) -> None:
     assert finding.severity is Severity.NOTE
     assert finding.confidence is Confidence.POSSIBLE
     assert "train.py:32" in finding.because
+
+
+def with_ends(section: Steps, idle_forwards: int, idle_backwards: int) -> Steps:
+    """The same with one pass of each kind in a step, and this many in ten that end idle."""
+    ones = (1,) * section.count
+
+    def idle(tenths: int) -> tuple[int, ...]:
+        return tuple(int(step % 10 < tenths) for step in range(section.count))
+
+    ends = {"idle_forwards": idle(idle_forwards), "idle_backwards": idle(idle_backwards)}
+    ranks = (replace(one, forwards=ones, backwards=ones, **ends) for one in section.ranks)
+    return replace(section, ranks=tuple(ranks))
+
+
+def test_kernels_that_are_launched_too_late(findings: Findings) -> None:
+    section = with_ends(steps(USUAL, device="cuda"), 10, 9)
+    (finding,) = findings(CAUSE, section)
+    assert finding.severity is Severity.NOTE, "for how long the GPU idles, is not known"
+    assert "at their ends the GPU has nothing left to do" in finding.because
+    assert "torch.compile" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    ("idle_forwards", "idle_backwards", "work"),
+    [
+        (0, 0, USUAL),
+        # The backward pass launches faster than the forward pass, and fills the queue.
+        (10, 0, USUAL),
+        (0, 10, USUAL),
+        (5, 10, USUAL),
+        # Something else takes the step.
+        (10, 10, with_more("loader", 2.0)),
+    ],
+)
+def test_quiet_where_kernels_wait_for_the_gpu(
+    findings: Findings, idle_forwards: int, idle_backwards: int, work: Work
+) -> None:
+    section = with_ends(steps(work, device="cuda"), idle_forwards, idle_backwards)
+    assert findings(CAUSE, section) == ()
+
+
+def test_quiet_on_a_cpu_and_where_one_gpu_is_behind(findings: Findings) -> None:
+    assert findings(CAUSE, steps(USUAL)) == ()
+    keeps_up, behind = (
+        with_ends(steps(USUAL, USUAL, device="cuda"), tenths, tenths).ranks for tenths in (10, 0)
+    )
+    section = replace(steps(USUAL, USUAL, device="cuda"), ranks=(keeps_up[0], behind[1]))
+    assert findings(CAUSE, section) == ()
 
 
 ADJUSTS = ("rest", 12, "adjust(schedule)")

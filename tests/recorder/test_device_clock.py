@@ -62,7 +62,7 @@ def stream() -> Stream:
 @pytest.fixture
 def timeline(tmp_path: Path, stream: Stream) -> Timeline:
     timeline = Timeline(Tape(tmp_path / "tape", create=True))
-    clock = DeviceClock(timeline.memory, lambda: Event(stream), lambda: True, stream.idle)
+    clock = DeviceClock(timeline.memory, lambda: Event(stream), lambda: False, stream.idle)
     timeline.use_device(clock)
     return timeline
 
@@ -138,7 +138,7 @@ def test_events_are_used_again(tmp_path: Path, stream: Stream) -> None:
         return Event(stream)
 
     timeline = Timeline(Tape(tmp_path / "tape", create=True))
-    timeline.use_device(DeviceClock(timeline.memory, new_event, lambda: True, stream.idle))
+    timeline.use_device(DeviceClock(timeline.memory, new_event, lambda: False, stream.idle))
     for _ in range(100):
         step(timeline, stream)
         stream.now = stream.given
@@ -147,19 +147,31 @@ def test_events_are_used_again(tmp_path: Path, stream: Stream) -> None:
     assert timeline.marking is None
 
 
-def test_nothing_is_recorded_into_a_graph_that_is_captured(tmp_path: Path, stream: Stream) -> None:
+def test_a_capture_is_left_alone(tmp_path: Path, stream: Stream) -> None:
+    class Script:
+        captures = False
+
+    class Watched(Event):
+        def record(self) -> None:
+            assert not Script.captures
+            super().record()
+
+        def query(self) -> bool:
+            assert not Script.captures
+            return super().query()
+
+    def idle() -> bool:
+        assert not Script.captures
+        return stream.idle()
+
     timeline = Timeline(Tape(tmp_path / "tape", create=True))
-
-    def forbidden() -> Event:
-        raise AssertionError("an event during the capture")
-
-    def asked() -> bool:
-        raise AssertionError("a question during the capture")
-
-    timeline.use_device(DeviceClock(timeline.memory, forbidden, lambda: False, asked))
+    clock = DeviceClock(timeline.memory, lambda: Watched(stream), lambda: Script.captures, idle)
+    timeline.use_device(clock)
+    for Script.captures in (False, False, True, True, False):
+        step(timeline, stream)
+    stream.now = stream.given
     step(timeline, stream)
-    step(timeline, stream)
-    assert [row.counts[ON_DEVICE] for row in rows(timeline, tmp_path)] == [0, 0]
+    assert [row.counts[ON_DEVICE] for row in rows(timeline, tmp_path)] == [1, 1, 0, 0, 1, 0]
 
 
 def test_a_stream_that_keeps_up_with_the_host_is_idle_at_the_ends_of_passes(

@@ -131,6 +131,16 @@ for step in range(12):
     optimizer.step()
     second.step()
 """
+CAPTURED = """
+# What torch says while a graph is captured, in which nothing runs yet.
+real = torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing
+for step in range(15):
+    if 5 <= step < 8:
+        torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
+    loss().backward()
+    optimizer.step()
+    torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing = real
+"""
 RAISING = """
 class Sometimes(torch.optim.SGD):
     def step(self, closure=None):
@@ -175,6 +185,7 @@ thread.join()
         pytest.param(OF_ITS_OWN, 2, 1, {"Mine", "Derived"}, id="a step of its own"),
         pytest.param(AROUND_ANOTHER, 1, 1, {"Lookahead"}, id="around another"),
         pytest.param(COMPILED_MODEL, 2, 1, {"SGD", "Adam"}, id="compiled model"),
+        pytest.param(CAPTURED, None, None, {"SGD"}, id="captured"),
         pytest.param(RAISING, None, None, {"Sometimes"}, id="a step that raises"),
         pytest.param(ELSEWHERE, 1, 1, {"SGD"}, id="another thread's"),
     ],
