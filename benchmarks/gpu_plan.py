@@ -32,7 +32,7 @@ from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.options import Precision
 
 GIB = 2**30
-WARM_UPS, STEPS = 4, 12
+WARM_UPS, STEPS = 4, 8
 FORECASTS_AT_ONCE = 6
 KINDS = {
     "allocated": ("GiB", GIB),
