@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
+from ctypes import py_object, pythonapi
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
@@ -216,5 +217,8 @@ class Timeline:
         self.head = array("d", self.head)
         self.memory = bytearray(SIZE)
         self.ends = array("d", bytes(8 * END_ROWS))
+        if self.device is not None:
+            # To free an event of CUDA in a forked child ends the child, also when Python exits.
+            pythonapi.Py_IncRef(py_object(self.device))
         self.device = self.marking = None
         self.main = self.busy = -1

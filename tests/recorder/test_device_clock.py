@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -197,3 +199,40 @@ def test_a_stream_that_keeps_up_with_the_host_is_idle_at_the_ends_of_passes(
     forward, backward = COUNTS.index("idle_forwards"), COUNTS.index("idle_backwards")
     assert (kept.counts[forward], kept.counts[backward]) == (1, 0)
     assert (behind.counts[forward], behind.counts[backward]) == (0, 0)
+
+
+FORKED = """
+import gc, os, sys
+from pathlib import Path
+from ddoctor.recorder.device_clock import DeviceClock
+from ddoctor.recorder.tape import FORWARD, Tape
+from ddoctor.recorder.timeline import Timeline
+
+PARENT = os.getpid()
+
+class Event:
+    def record(self):
+        pass
+    def query(self):
+        return False
+    def __del__(self):
+        if os.getpid() != PARENT:
+            os._exit(7)  # as CUDA's events do, which end the process
+
+timeline = Timeline(Tape(Path(sys.argv[1]), create=True))
+timeline.use_device(DeviceClock(timeline.memory, Event, lambda: False, lambda: False))
+for _ in range(3):
+    timeline.enter(FORWARD)
+    timeline.leave()
+    timeline.end_step()
+child = os.fork()
+if not child:
+    gc.collect()
+    sys.exit(0)  # with all that Python frees then
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_forked_child_frees_no_event(tmp_path: Path) -> None:
+    run = subprocess.run([sys.executable, "-c", FORKED, str(tmp_path / "tape")], timeout=60)
+    assert run.returncode == 0
