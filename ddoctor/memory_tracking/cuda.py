@@ -7,6 +7,8 @@ that differ behave as in torch's CUDA build:
   backward pass; only flash attention accepts fewer key heads than query heads, so not in fp32
   (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp, torch 2.13);
 - dropout: its mask has one byte per element (aten/src/ATen/native/Dropout.cpp);
+- softmax of half precision in fp32: one kernel, and one for the gradient, without a copy of the
+  input (aten/src/ATen/native/SoftMax.cpp; of bfloat16, too: measured with torch 2.11 on an H100);
 - autocast: some operators compute in fp32 (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
 
 Not modelled: cuDNN workspaces, partial sums of reductions, and compiled kernels.
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from warnings import catch_warnings, simplefilter
 
 import torch
 from torch import Tensor
@@ -25,6 +28,8 @@ from torch.utils._pytree import tree_map_only
 
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
+# torch's number for the reduction (torch/nn/_reduction.py).
+MEAN = 1
 # Alignment of each head in bytes (sdp_utils.cpp, minimum_gemm_alignment); flash attention pads to
 # it, and accepts heads up to this size (check_head_dim_size_flash).
 ALIGNED, LONGEST_FLASH = 16, 256
@@ -42,10 +47,14 @@ IN_FLOATS = (
     aten.layer_norm.default,
     aten.rms_norm.default,
     aten.group_norm.default,
-    aten.softmax.int,
-    aten.log_softmax.int,
     aten.cumsum.default,
 )
+
+SOFTMAX = {
+    aten.softmax.int: (aten._softmax, aten._softmax_backward_data),
+    aten.log_softmax.int: (aten._log_softmax, aten._log_softmax_backward_data),
+}
+"""The kernels of each: forward and backward."""
 
 
 @contextmanager
@@ -55,6 +64,14 @@ def as_on_cuda() -> Iterator[None]:
     try:
         library.impl("scaled_dot_product_attention", _attention, "AutogradCPU")
         library.impl("dropout", _dropout, "AutogradCPU")
+        for one in SOFTMAX:
+            library.impl(one, _softmax(one), "AutogradCPU")
+            library.impl(one, _softmax_in_floats(one), "AutocastCPU")
+        # On a CPU all of it computes in fp32, on a GPU its softmax.
+        with catch_warnings():
+            # torch warns of the first kernel that replaces one of its own.
+            simplefilter("ignore")
+            library.impl(aten.cross_entropy_loss.default, _cross_entropy, "AutocastCPU")
         for one in IN_FLOATS:
             library.impl(one, _in_floats(one), "AutocastCPU")
         yield
@@ -93,9 +110,12 @@ def _attention(
     made: tuple[Tensor, ...]
     whole = (query, key, value)
     sizes = {one.shape[-1] for one in whole}
-    heads = all(one.dim() == 4 for one in whole)
+    # check_last_dim_stride_equals_1_dense: the mask, too. Position biases are often permuted.
+    fused = all(one.dim() == 4 and one.stride(-1) == 1 for one in whole) and (
+        attn_mask is None or attn_mask.stride(-1) == 1
+    )
     if (
-        heads
+        fused
         and attn_mask is None
         and query.dtype in HALVES
         and len(sizes) == 1
@@ -105,7 +125,7 @@ def _attention(
             query, key, value, dropout_p, is_causal, scale=scale
         )
     elif (
-        heads
+        fused
         and len({one.shape[1] for one in whole}) == 1
         and all(size * query.itemsize % ALIGNED == 0 for size in sizes)
     ):
@@ -137,5 +157,59 @@ def _in_floats(operator: Any) -> Any:
         )
         with torch.autocast("cpu", enabled=False):
             return operator(*wide, **named)
+
+    return run
+
+
+class _HalfToFloat(torch.autograd.Function):
+    """Softmax of half precision, whose result is in fp32.
+
+    Fake tensors know it of float16 only, which is as large as bfloat16.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, given: Tensor, dim: int, operator: Any) -> Tensor:
+        ctx.dim, ctx.operator, ctx.dtype = dim, operator, given.dtype
+        made: Tensor = SOFTMAX[operator][0](given.view(torch.float16), dim, True)
+        ctx.save_for_backward(made)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        (made,) = ctx.saved_tensors
+        found = SOFTMAX[ctx.operator][1](*gradients, made, ctx.dim, torch.float16)
+        return found.view(ctx.dtype), None, None
+
+
+def _softmax(operator: Any) -> Any:
+    def run(given: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:
+        if dtype is torch.float32 and given.dtype in HALVES:
+            return _HalfToFloat.apply(given, dim, operator)  # type: ignore[no-any-return, no-untyped-call]
+        whole: Tensor = operator.decompose(given, dim, dtype)
+        return whole
+
+    return run
+
+
+def _cross_entropy(
+    given: Tensor,
+    target: Tensor,
+    weight: Tensor | None = None,
+    reduction: int = MEAN,
+    ignore_index: int = -100,
+    label_smoothing: float = 0.0,
+) -> Any:
+    if label_smoothing or target.is_floating_point():
+        return _in_floats(aten.cross_entropy_loss.default)(
+            given, target, weight, reduction, ignore_index, label_smoothing
+        )
+    logarithms = aten.log_softmax.int(given, min(1, given.dim() - 1))
+    return aten.nll_loss_nd(logarithms, target, weight, reduction, ignore_index)
+
+
+def _softmax_in_floats(operator: Any) -> Any:
+    def run(given: Tensor, dim: int, dtype: torch.dtype | None = None) -> Any:
+        with torch.autocast("cpu", enabled=False):
+            return operator(given, dim, dtype or (torch.float32 if given.dtype in HALVES else None))
 
     return run

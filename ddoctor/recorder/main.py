@@ -124,7 +124,12 @@ def main(before: Collection[str]) -> None:
             sys.stdout.flush()
             LEAVE(1)  # its traceback is nothing to look into
         tracebacks.hide()
-        raise failed
+        try:
+            raise failed
+        finally:
+            # It holds the script's frames. With this name, it would do so until after ``atexit``:
+            # torch waits there for loader workers that the end of their frame would have ended.
+            del failed
 
 
 class _Recording:

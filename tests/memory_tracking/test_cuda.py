@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ddoctor.forecast.model.step import footprint
 from ddoctor.memory_tracking.cuda import as_on_cuda, own
@@ -71,6 +73,17 @@ def test_the_kernel_of_attention(
         assert kernel(query, key, masked=masked).startswith(name)
 
 
+def test_a_permuted_bias_has_no_fused_kernel() -> None:
+    """Position biases come from an embedding whose last dimension is the head, as T5's do."""
+    with on_cuda():
+        query = heads()
+        bias = torch.empty(LENGTH, LENGTH, HEADS, dtype=HALF).permute(2, 0, 1).unsqueeze(0)
+        for mask, name in ((bias, PRODUCTS), (bias.contiguous(), EFFICIENT)):
+            made = functional.scaled_dot_product_attention(query, query, query, mask)
+            assert made.grad_fn is not None
+            assert made.grad_fn.name().startswith(name)
+
+
 def test_a_cpu_has_an_attention_of_its_own() -> None:
     query = torch.zeros(SAMPLES, HEADS, LENGTH, SIZE, requires_grad=True)
     assert kernel(query, query).endswith("ForCpuBackward0")
@@ -117,6 +130,47 @@ def test_autocast_computes_in_floats(call: Callable[[Tensor], Tensor], name: str
             assert call(torch.empty(4, 8, dtype=HALF)).dtype is torch.float32
             assert functional.gelu(torch.empty(4, 8, dtype=HALF)).dtype is HALF
         assert call(torch.empty(4, 8, dtype=HALF)).dtype is HALF
+
+
+class Called(TorchDispatchMode):
+    """The names of all operators."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("call", "kernels"),
+    [
+        (lambda x, y: functional.softmax(x, -1, dtype=FLOATS).sum(), {"_softmax"}),
+        (lambda x, y: functional.log_softmax(x, -1, dtype=FLOATS).sum(), {"_log_softmax"}),
+        (functional.cross_entropy, {"_log_softmax"}),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_softmax_of_halves_in_floats_copies_nothing(
+    call: Callable[[Tensor, Tensor], Tensor], kernels: set[str], dtype: torch.dtype
+) -> None:
+    with on_cuda(), torch.autocast("cpu", dtype), Called() as called:
+        logits = torch.empty(16, 1024, dtype=dtype, requires_grad=True)
+        loss = call(logits, torch.zeros(16, dtype=torch.long))
+        loss.backward()  # type: ignore[no-untyped-call]
+        assert loss.dtype is FLOATS
+        assert logits.grad is not None
+        assert logits.grad.dtype is dtype
+    assert kernels < set(called.names)
+    assert "_to_copy" not in called.names
+
+
+def test_softmax_otherwise_computes_in_the_dtype_of_its_input() -> None:
+    with on_cuda():
+        for dtype in (HALF, FLOATS):
+            assert functional.softmax(torch.empty(4, 8, dtype=dtype), -1).dtype is dtype
 
 
 def test_afterwards_a_cpu_is_a_cpu() -> None:

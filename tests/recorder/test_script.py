@@ -113,6 +113,17 @@ LOADING = """
         for batch in DataLoader(Texts(), num_workers=WORKERS):
             pass
 """
+HELD = """
+    import atexit, sys
+    class Workers:
+        def __del__(self):
+            print("ended")
+    atexit.register(lambda: print("at exit"))
+    def main():
+        workers = Workers()
+        sys.exit(3)
+    main()
+"""
 HOOKED = """
     import sys
     def show(kind, error, trace):
@@ -136,6 +147,7 @@ HOOKED = """
         pytest.param(UNSPEAKABLE, id="no text"),
         pytest.param("raise ValueError('\\udc80 half')", id="half a character"),
         pytest.param("import sys; sys.exit(3)", id="exit"),
+        pytest.param(HELD, id="exit from a function"),
         pytest.param("import sys; sys.exit()", id="exit without a code"),
         pytest.param("import sys; sys.exit('no data')", id="exit with words"),
         pytest.param("raise SystemExit(True)", id="exit with a truth"),
