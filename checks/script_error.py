@@ -18,6 +18,7 @@ from shlex import quote
 from ddoctor.analysis import cuda_oom, endings
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Software
 from ddoctor.evidence.training import RankEnding, TrainingRun
@@ -43,6 +44,8 @@ EXPLAINED_BY = (
     "wrong-device-binding",
 )
 
+ASSERTION = "index-out-of-table"
+ASYNCHRONOUS = "CUDA kernel errors might be asynchronously reported"
 MOST_CHARACTERS = 120
 """Of a message in the title."""
 
@@ -71,9 +74,11 @@ def on_all_ranks(run: TrainingRun) -> Iterator[Finding]:
     )
 
 
-def in_a_log(run: TrainingRun) -> Iterator[Finding]:
+def in_a_log(run: TrainingRun, log: Log | None) -> Iterator[Finding]:
     """The first exception, where no other rank reports that it misses a rank."""
     failed = run.failures
+    if failed and ASYNCHRONOUS in failed[0].message and log is not None and log.of(ASSERTION):
+        return  # the kernel's own message says more
     if not endings.raised_alone(run) or cuda_oom.read(failed[0].message) is not None:
         return
     first = next((one for one in failed if one.exception), failed[0])
@@ -121,6 +126,13 @@ def _title(first: RankEnding, subject: str, several: bool) -> str:
 
 
 def _fix(run: TrainingRun, first: RankEnding) -> Fix:
+    if ASYNCHRONOUS in first.message:
+        return Fix(
+            summary="run it once with CUDA_LAUNCH_BLOCKING=1, which names the line that failed: "
+            "the GPU reports errors later, so the line above may be another",
+            paste=f"CUDA_LAUNCH_BLOCKING=1 {endings.again(run)}",
+            caution="slower; leave it out afterwards",
+        )
     if first.exception or not first.message:
         return Fix(
             summary=f"correct the error{endings.at(first.place)}",

@@ -122,3 +122,13 @@ def test_what_only_stderr_shows_is_likely(findings: Findings) -> None:
 )
 def test_quiet(findings: Findings, section: TrainingRun) -> None:
     assert findings(CAUSE, section) == ()
+
+
+ASSERTED = "CUDA error: device-side assert triggered\nCUDA kernel errors might be asynchronously"
+ASSERTED += " reported at some other API call, so the stacktrace below might be incorrect."
+
+
+def test_an_error_of_the_gpu_may_be_of_another_line(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(raised(0, "AcceleratorError", ASSERTED)))
+    assert "CUDA_LAUNCH_BLOCKING=1" in finding.fixes[0].paste
+    assert "may be another" in finding.fixes[0].summary

@@ -54,8 +54,8 @@ class Forecast:
     doubt: ClassVar[float] = 1.15
     """Margin for what the forecast lacks: stream pools, cuDNN workspaces, sums of reductions.
 
-    On CPU tensors the forecast is right to 3 %. On an H100, 15 trainings reserved 0 to 10.5 % more
-    than told (docs/measurements, 27 November 2026)."""
+    On CPU tensors the forecast is right to 3 %. On an H100, 15 trainings reserved up to 10.5 %
+    more than forecast (docs/measurements, 27 November 2026)."""
 
     blueprint: Blueprint
     precision: Precision
