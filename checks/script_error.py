@@ -10,13 +10,17 @@ Symptoms: each rank prints the same traceback or usage message, and torchrun rep
 To fix it, correct the line that raises, or the argument that it names.
 """
 
+# Above 150 lines: recorded ranks, logs of programs and of the kernel, and the source.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from shlex import quote
 
-from ddoctor.analysis import cuda_oom, endings
+from ddoctor.analysis import cuda_oom, endings, log_events
 from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.known_hardware import KnownXids
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
@@ -94,6 +98,27 @@ def in_a_log(run: TrainingRun, log: Log | None) -> Iterator[Finding]:
         where=Where.of(alike) if first.rank >= 0 else Where(),
         fixes=(_fix(run, first),),
     )
+
+
+def illegal_access_in_a_kernel_log(log: Log, known: KnownXids) -> Iterator[Finding]:
+    """What the driver reports of a kernel of the program: no fault of the GPU."""
+    for event in log.of("xid"):
+        xid = known.get(int(event.values["code"]))
+        if xid is None or (xid.blames, xid.remedy) != ("application", "restart-run"):
+            continue
+        found = log_events.finding(
+            [event],
+            f"Xid {xid.code} is {xid.title}, by a kernel of the program that the line names; the "
+            "GPU is not at fault",
+            Fix(
+                summary="find the kernel and its line: these are slow, so with few steps",
+                paste="CUDA_LAUNCH_BLOCKING=1 python train.py\n"
+                "compute-sanitizer --tool memcheck python train.py",
+            ),
+            severity=Severity.NOTE,
+        )
+        yield replace(found, title="A kernel of the program accesses GPU memory out of bounds")
+        return
 
 
 def does_not_parse(

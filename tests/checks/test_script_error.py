@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.gpu_memory_error import error
+from tests.logged import event, logged
 from tests.training_run import echoing, ending, raised, run, user
 
 CAUSE = "script-error"
@@ -132,3 +134,20 @@ def test_an_error_of_the_gpu_may_be_of_another_line(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(raised(0, "AcceleratorError", ASSERTED)))
     assert "CUDA_LAUNCH_BLOCKING=1" in finding.fixes[0].paste
     assert "may be another" in finding.fixes[0].summary
+
+
+def xid(code: int) -> Log:
+    return logged(event("xid", text=f"NVRM: Xid {code}", code=str(code), bus="0000:01:00"))
+
+
+@pytest.mark.parametrize("code", [13, 31])
+def test_an_access_out_of_bounds_that_the_driver_reports(findings: Findings, code: int) -> None:
+    (finding,) = findings(CAUSE, xid(code))
+    assert finding.severity is Severity.NOTE
+    assert "the GPU is not at fault" in finding.because
+    assert "compute-sanitizer" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize("code", [43, 45, 48, 79, 9999])
+def test_quiet_where_the_driver_reports_something_else(findings: Findings, code: int) -> None:
+    assert findings(CAUSE, xid(code)) == ()
