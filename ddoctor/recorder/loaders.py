@@ -51,6 +51,17 @@ class Loaders:
         self._install_iter()
         self._install_next()
 
+    def end_workers(self) -> None:
+        """End the workers of loaders that keep them: nobody takes batches any more.
+
+        Before 2.13, torch waits at exit for each of them that still runs, for up to 5 s, if the
+        batches are pinned.
+        """
+        for loader in list(self.seen):
+            if isinstance(loader._iterator, module._MultiProcessingDataLoaderIter):
+                iterator: Any = loader._iterator
+                iterator._shutdown_workers()
+
     def _install_init(self) -> None:
         init: Any = DataLoader.__init__
 

@@ -28,7 +28,7 @@ from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.recorded import NO_GROWTH, Facts
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
-from ddoctor.recorder.tape import COUNT, ERROR, LOADER, Tape
+from ddoctor.recorder.tape import COUNT, ERROR, LEAVING, LOADER, Tape
 from ddoctor.recorder.timeline import Timeline
 
 if TYPE_CHECKING:
@@ -184,6 +184,8 @@ class Recorder:
         """End the recording, and write all of it."""
         self._sampler.stop()
         self.write()
+        if self._timeline.head[LEAVING]:
+            self._loaders.end_workers()
 
     def write(self) -> None:
         """Write everything recorded so far."""

@@ -355,3 +355,26 @@ def test_the_lines_of_workers(record: Record, context: str) -> None:
     assert f"{found[0].file}:{found[0].line}" == line(SLOW_WORKERS, "# decodes")
     # Samples of the last epoch: 12 items of 0.05 s on each of two workers, one each 0.05 s.
     assert 6 <= found[0].samples <= 40
+
+
+KEPT = (
+    BEGIN
+    + """
+import atexit, multiprocessing
+loader = DataLoader(Items(256), batch_size=2, num_workers=3, persistent_workers=True)
+atexit.register(lambda: print("at exit", len(multiprocessing.active_children())))
+for _ in range(2):
+    for x, number in loader:
+        step(x)
+"""
+)
+
+
+def test_a_run_that_is_stopped_ends_the_workers_that_its_loaders_keep(record: Record) -> None:
+    stopped = record(KEPT, stop_at=8)
+    assert stopped.left
+    assert stopped.stdout == "at exit 0\n"
+
+
+def test_a_run_that_ends_by_itself_keeps_them(bare: Run, record: Record) -> None:
+    assert record(KEPT).stdout == bare(KEPT).stdout == "at exit 3\n"
