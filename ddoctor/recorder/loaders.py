@@ -52,9 +52,9 @@ class Loaders:
         self._install_next()
 
     def end_workers(self) -> None:
-        """End the workers of loaders that keep them: nobody takes batches any more.
+        """End the workers of loaders that keep them: no more batches are needed.
 
-        Before 2.13, torch waits at exit for each of them that still runs, for up to 5 s, if the
+        Before 2.13, torch waits at exit for each of them that still runs, up to 5 s, if the
         batches are pinned.
         """
         for loader in list(self.seen):
