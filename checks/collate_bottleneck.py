@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import (
+    copy_fixes,
     endings,
     live_cost,
     live_data_starvation,
@@ -245,13 +246,13 @@ def copies_to_the_gpu(copies: BatchCopies) -> Iterator[Finding]:
     fixes: tuple[Fix, ...]
     if not pageable:
         because = f"{who}; they come from pinned memory, but the computation waits for them"
-        fixes = (_meanwhile(line), _fewer_bytes(line))
+        fixes = (copy_fixes.meanwhile(line), copy_fixes.fewer_bytes(line))
     elif loader:
         because = f"{who}, and the loader at {loader} does not pin its memory"
-        fixes = (_pinned(loader, ("loader.pin_memory=true",)),)
+        fixes = (copy_fixes.pinned(loader, ("loader.pin_memory=true",)),)
     else:
         because = f"{who}, from pageable memory, so the host waits for each copy"
-        fixes = (_by_a_loader(line), _fewer_bytes(line))
+        fixes = (copy_fixes.by_a_loader(line), copy_fixes.fewer_bytes(line))
     yield Finding(
         severity=Severity.WARNING if pageable else live_cost.severity(share),
         confidence=Confidence.LIKELY,
@@ -333,54 +334,7 @@ def pageable_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
             for rank, each in shares.items()
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(_pinned("the loader of the batches"),),
-    )
-
-
-def _pinned(loader: str, settings: tuple[str, ...] = ()) -> Fix:
-    return Fix.python(
-        summary="pin the memory of batches, and copy them while the device computes",
-        paste=(
-            f"DataLoader(…, pin_memory=True)  # {loader}\n"
-            "batch = batch.to(device, non_blocking=True)"
-        ),
-        caution="pinned memory cannot be swapped out",
-        settings=settings,
-    )
-
-
-def _by_a_loader(line: str) -> Fix:
-    return Fix.python(
-        summary="let workers make the batches, in pinned memory, and copy without waiting",
-        paste=(
-            f"loader = DataLoader(…, num_workers={FEW_WORKERS}, pin_memory=True)\n"
-            f"batch = batch.to(device, non_blocking=True){f'  # {line}' if line else ''}"
-        ),
-        caution="pinned memory cannot be swapped out",
-    )
-
-
-def _meanwhile(line: str) -> Fix:
-    return Fix.python(
-        summary="copy the next batch on a separate stream, while this one is trained on",
-        paste=(
-            "copies = torch.cuda.Stream()\n"
-            "with torch.cuda.stream(copies):  # for the next batch\n"
-            f"    batch = batch.to(device, non_blocking=True){f'  # {line}' if line else ''}\n"
-            "torch.cuda.current_stream().wait_stream(copies)  # before it is used\n"
-            "batch.record_stream(torch.cuda.current_stream())"
-        ),
-    )
-
-
-def _fewer_bytes(line: str) -> Fix:
-    return Fix.python(
-        summary="copy fewer bytes: images as uint8, other numbers as bfloat16",
-        paste=(
-            f"batch = batch.to(device, non_blocking=True){f'  # {line}' if line else ''}\n"
-            "images = batch.float() / 255  # on the GPU"
-        ),
-        caution="bfloat16 rounds to 8 bits",
+        fixes=(copy_fixes.pinned("the loader of the batches"),),
     )
 
 
