@@ -73,8 +73,14 @@ def _time_copies(timeline: Timeline, name: str) -> None:
             return original(tensor, *args, **kwargs)
         sent = copy(tensor, *args, **kwargs)
         if sent.is_cuda and get_ident() == timeline.busy:
-            timeline.counts[PINNED if tensor.is_pinned() else PAGEABLE] += tensor.nbytes
+            _count_bytes(timeline, tensor)
         return sent
+
+
+@harmless
+def _count_bytes(timeline: Timeline, tensor: Any) -> None:
+    # Subclasses of tensors may know nothing of pinned memory.
+    timeline.counts[PINNED if tensor.is_pinned() else PAGEABLE] += tensor.nbytes
 
 
 def timed(timeline: Timeline, original: Callable[..., Any], phase: int) -> Callable[..., Any]:
