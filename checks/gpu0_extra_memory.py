@@ -29,6 +29,14 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("memory-headroom-low", "uneven-gpu-memory")
 
+ON_CURRENT = (
+    "torch.distributed.barrier",
+    "torch.distributed.all_gather_object",
+    "torch.distributed.broadcast_object_list",
+    "torch.distributed.gather_object",
+)
+CHOOSES = ("torch.cuda.set_device", "torch.cuda.device", "torch.accelerator.set_device_index")
+
 
 def met_by_a_rank(run: TrainingRun) -> Iterator[Finding]:
     found = cuda_oom.of_kind(run, "ranks", "loading")
@@ -180,6 +188,28 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def without_a_current_device(script: Script) -> Iterator[Finding]:
+    """Collectives without tensors use the current device, which is GPU 0."""
+    joins = [
+        one
+        for one in script.of("torch.distributed.init_process_group")
+        if "'nccl'" in one.origin("backend", 0)
+    ]
+    asks = [one for one in script.of(*ON_CURRENT) if "device_ids" not in one.keywords]
+    chosen = script.of(*CHOOSES) or any("device_id" in one.keywords for one in joins)
+    shown_one = any("CUDA_VISIBLE_DEVICES" in one.name for one in script.settings)
+    own = [one for one in script.of(".cuda", ".to", "torch.device") if one.arguments]
+    if not joins or not asks or not own or chosen or shown_one or not is_plain(script):
+        return
+    yield Finding(
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE,
+        because=f"{shown(asks[0].at)} uses the current GPU, which is GPU 0 on all ranks: no line "
+        "sets it, and init_process_group gets no device_id",
+        fixes=_FIXES[:1],
+    )
 
 
 _FIXES = (

@@ -72,7 +72,11 @@ def same_order_again(
         )
 
 
-def in_the_source(script: Script) -> Iterator[Finding]:
+def in_the_source(
+    script: Script, loading: Loading | None, seen: DataSeen | None
+) -> Iterator[Finding]:
+    if loading is not None and any(_is_settled(one, seen) for one in loading.loaders):
+        return  # what was measured during the training is better evidence
     epochs = [loop.at for loop in script.loops if loop.kind == "epoch"]
     by_ray = script.of("ray.train.torch.prepare_data_loader")
     if not epochs or not (by_ray or is_plain(script, "DeepSpeed")):
@@ -115,6 +119,12 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def _is_settled(loader: Loader, seen: DataSeen | None) -> bool:
+    """Whether the run had a second epoch, which shows what the sampler does."""
+    again = loader.seeded_by_epoch is not None or len(_orders(loader, seen)) > 1
+    return bool(loader.shuffle) and again
 
 
 def _of_a_number(call: SourceLine) -> Finding:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import prod
 
+from ddoctor.analysis import script_plan
 from ddoctor.analysis.launch_plan import DECAY, EPOCHS, SAVE, WARM_UP, LaunchPlan
 from ddoctor.analysis.named_models import named_models
 from ddoctor.evidence.gpus import Gpus
@@ -23,15 +24,18 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line."""
     for launch in evidence.all(Launch):
         plan = LaunchPlan.derive(launch, evidence.of(Gpus, launch.host))
+        script = evidence.of(Script, launch.host)
         yield "starts", _starts(plan)
         if told := _won(launch, "ranks", "hosts", "ranks-per-host", "precision", "accumulation"):
             yield "decided", told
         if evidence.of_run(TrainingRun) is None:
             yield "script", f"{'-m ' if launch.is_module else ''}{launch.script}"
         degrees = [f"{letters} {one.value}" for letters, one in plan.degrees.items()]
-        if told := ", ".join(filter(None, (plan.strategy, *degrees, _precision(plan)))):
+        if told := ", ".join(filter(None, (*_strategy(plan, script), *degrees))):
             yield "parallelism", told
-        if told := _batch(plan):
+        if told := _backend(plan, script):
+            yield "backend", told
+        if told := _batch(plan) or _own_batch(plan, script):
             yield "batch", told
             if choices := [f"{size} × {times}" for size, times in plan.same_batch]:
                 yield "same batch", f"a rank's micro-batch × accumulation: {', '.join(choices)}"
@@ -39,7 +43,7 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "learning rate", f"{plan.rate.value} ({plan.rate.at})"
         if told := _length(plan):
             yield "length", told
-        if told := _checkpoints(plan, evidence.of(Script, launch.host)):
+        if told := _checkpoints(plan, script):
             yield "checkpoints", told
         if plan.variables:
             rows = [f"{one.name[4:]}={one.value}" for one in plan.variables]
@@ -99,6 +103,45 @@ def _won(launch: Launch, *names: str) -> str:
             first = written[0]
             told.append(f"{name.replace('-', ' ')} {first.value} of {first.at}, not {than}")
     return "; ".join(told)
+
+
+def _strategy(plan: LaunchPlan, script: Script | None) -> tuple[str, str]:
+    """The strategy and the precision, by the files, else by the script."""
+    strategy, precision = plan.strategy, _precision(plan)
+    if script is not None and plan.ranks != 1:
+        strategy = strategy or script_plan.strategy(script)
+    if script is not None:
+        precision = precision or script_plan.autocast(script)
+    return strategy, precision
+
+
+def _backend(plan: LaunchPlan, script: Script | None) -> str:
+    if script is None or plan.ranks == 1:
+        return ""
+    name, place = script_plan.backend(script)
+    device = script_plan.devices(script)
+    return ", ".join(
+        filter(
+            None,
+            (
+                f"{name} ({place})" if name else "",
+                f"a GPU for each local rank ({device})" if device else "",
+            ),
+        )
+    )
+
+
+def _own_batch(plan: LaunchPlan, script: Script | None) -> str:
+    """The batch that a line of the script gives, without accumulation."""
+    found = script_plan.micro_batch(script) if script is not None else None
+    if found is None or plan.degrees:
+        return ""
+    number, place = found
+    if plan.ranks is None or (script is not None and script.accumulates is not None):
+        return f"{number} samples a rank ({place})"
+    whole = f"{number * plan.ranks * plan.accumulation:,} samples a step"
+    times = f" × {plan.accumulation} micro-batches" if plan.accumulation > 1 else ""
+    return f"{number} a rank ({place}) × {counted(plan.ranks, 'rank')}{times} = {whole}"
 
 
 def _precision(plan: LaunchPlan) -> str:

@@ -36,6 +36,7 @@ MATTERING = (
     *("torch.optim.", "diffusers.optimization.", "datasets.load_dataset"),
     *("torch.distributed.checkpoint.", "torch.distributed.fsdp.", "shutil.rmtree"),
     *("peft.", "trl.", "ray.train.", "torchvision.datasets."),
+    *("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"),
 )
 """The beginnings of their full names."""
 OF_CUDA = frozenset(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ddoctor.evidence.script import SourceImport, SourceLine
@@ -70,12 +70,31 @@ def first_lines(walks: Sequence[Walk], at: At) -> Mapping[str, SourceLine]:
     found: dict[str, SourceLine] = {}
     for walk in walks:
         top = walk.scopes[0]
+        unread = _unread(top.module.nodes)
         for node in top.module.nodes:
-            for word in _words(node):
+            for word in _words(node) if id(node) not in unread else ():
                 for kind, names in NAMED.items():
                     if kind not in found and names(word):
                         found[kind] = at(node, top)
     return found
+
+
+def _unread(nodes: Sequence[ast.AST]) -> Collection[int]:
+    """The nodes of statements that only give a variable of a function a device, and nothing reads
+    the variable: such as ``local_rank = int(os.environ["LOCAL_RANK"])``."""
+    read = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    # Another module may read these.
+    read |= {name for one in nodes if isinstance(one, ast.Global) for name in one.names}
+    return {
+        id(part)
+        for function in nodes
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for one in function.body
+        if isinstance(one, ast.Assign) and len(one.targets) == 1
+        for target in one.targets
+        if isinstance(target, ast.Name) and target.id not in read and _names_a_device(target.id)
+        for part in ast.walk(one)
+    }
 
 
 def _words(node: ast.AST) -> Iterator[str]:

@@ -38,7 +38,8 @@ def start(options: RunOptions, command: Sequence[str]) -> NoReturn:
         # Python starts on this host, so the files and the script can be checked here.
         options.outputs(Path(changed.script[0]))
         _check(changed)
-    review.give(command)
+    for label, text in review.give(command):
+        console.say(f"ddoctor: {label}: {text}")
     _execute(_with_exit_code(changed), changed.words)
 
 

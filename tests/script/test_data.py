@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor import engine
+from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Severity
-from tests.script.conftest import Review
+from tests.script.conftest import Read, Review
 from tests.script.sources import ACCELERATE, CLASSES, HEAD, LOADER, ddp, in_functions
+from tests.training_loaders import loader_with
 
 PLAIN_LOADER = "loader = DataLoader(data, shuffle=True, num_workers=4, persistent_workers=True)"
 PART = "dist.init_process_group('gloo')\nmodel = DDP(Net())\n"
@@ -254,3 +258,16 @@ def test_a_process_is_forked_after_cuda(review: Review) -> None:
         ddp(head=f"import multiprocessing as mp\n{fork}"),
     ):
         assert review(quiet) == {}
+
+
+@pytest.mark.parametrize("by_epoch", [True, False, None])
+def test_a_run_with_a_second_epoch_settles_whether_set_epoch_is_missing(
+    script: Read, by_epoch: bool | None
+) -> None:
+    loader = loader_with(shuffle=True, replicas=2, taken=60, seeded_by_epoch=by_epoch)
+    sections = [script(ddp(each_epoch="")), Loading(loaders=(loader,))]
+    report = engine.examine(Evidence(sections), "run")
+    found = [one for one in report.findings if one.cause == "missing-set-epoch"]
+    assert len(found) == (by_epoch is not True)
+    if by_epoch is None:
+        assert "no line of the script calls set_epoch" in found[0].because

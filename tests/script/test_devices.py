@@ -47,6 +47,32 @@ def test_quiet_where_the_number_may_be_of_the_host(review: Review, set_up: str) 
     assert review(ddp(set_up=set_up + REST)) == {}
 
 
+UNREAD = """
+def main():
+    local_rank = int(os.environ["LOCAL_RANK"])
+    dist.init_process_group("nccl")
+    {}
+    model = DDP(Net().cuda())
+
+main()
+"""
+
+
+def test_a_local_rank_that_nothing_reads_selects_no_gpu(review: Review) -> None:
+    found = review(ddp(set_up=UNREAD.format("data = Images()") + "data = Images()\n"))
+    assert found.keys() == {BINDING}
+
+
+@pytest.mark.parametrize(
+    "reads", ["torch.cuda.set_device(local_rank)", "start(local_rank)", "global local_rank"]
+)
+def test_quiet_where_something_may_read_the_local_rank(review: Review, reads: str) -> None:
+    source = UNREAD.replace("def main():", "def main():\n    {}").replace(
+        "    {}\n    model", "    model"
+    )
+    assert BINDING not in review(ddp(set_up=source.format(reads) + "data = Images()\n"))
+
+
 def test_no_rank_selects_a_gpu(review: Review) -> None:
     found = review(ddp(set_up=REST))
     assert found.keys() == {BINDING}
@@ -157,3 +183,33 @@ def test_data_parallel_is_noted(review: Review) -> None:
     assert review(ddp(head="if alone:\n    model = torch.nn.DataParallel(net)")) == {}
     guarded = source.replace("model =", "if rank == 0: model =")
     assert review(guarded) == {}
+
+
+OWN = """
+local_rank = int(os.environ["LOCAL_RANK"])
+dist.init_process_group("nccl")
+model = DDP(Net().cuda(local_rank), device_ids=[local_rank])
+data = Images()
+dist.barrier()
+"""
+
+
+def test_a_barrier_uses_the_current_gpu(review: Review) -> None:
+    found = review(ddp(set_up=OWN))
+    assert found.keys() == {GPU_0}
+    assert found[GPU_0].severity is Severity.NOTE
+    assert "`dist.barrier()`" in found[GPU_0].because
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("dist.init", "torch.cuda.set_device(local_rank)\ndist.init"),
+        ('"nccl"', '"nccl", device_id=torch.device("cuda", local_rank)'),
+        ("dist.barrier()", "dist.barrier(device_ids=[local_rank])"),
+        ("dist.barrier()", ""),
+        ('"nccl"', '"gloo"'),
+    ],
+)
+def test_quiet_where_the_current_gpu_is_set_or_unused(review: Review, old: str, new: str) -> None:
+    assert review(ddp(set_up=OWN.replace(old, new))) == {}

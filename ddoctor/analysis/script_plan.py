@@ -1,0 +1,76 @@
+"""What the source of a script says of its training: for where neither files nor arguments do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from contextlib import suppress
+
+from ddoctor.analysis.script_source import LOADER, evaluates, is_trained_on
+from ddoctor.evidence.script import Script, SourceCall
+
+STRATEGIES = {
+    "torch.nn.parallel.DistributedDataParallel": "DDP",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP1",
+    "torch.distributed.fsdp.fully_shard": "FSDP2",
+}
+AUTOCAST = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+HALVES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.half": "fp16"}
+
+
+def strategy(script: Script) -> str:
+    """How it wraps its model; empty: not at all, or in several ways."""
+    found = {STRATEGIES[one.name] for one in script.of(*STRATEGIES)}
+    return found.pop() if len(found) == 1 else ""
+
+
+def autocast(script: Script) -> str:
+    """The precision of the autocast of its training steps; empty: none, or a variable decides."""
+    kinds = set()
+    for one in script.of(*AUTOCAST):
+        if "training" in one.within:
+            given = one.keywords.get("dtype") or next(iter(one.arguments[1:2]), "")
+            kinds.add(HALVES.get(given, ""))
+    return f"{kinds.pop()} by autocast" if len(kinds) == 1 and "" not in kinds else ""
+
+
+def backend(script: Script) -> tuple[str, str]:
+    """The backend of its process group, and the place that says it; empty: nothing says it."""
+    for one in script.of("torch.distributed.init_process_group"):
+        name = _literal(one.argument("backend", 0) or "")
+        if name:
+            return name, one.at.place
+    return "", ""
+
+
+def devices(script: Script) -> str:
+    """The place where each rank chooses its GPU by its local rank; empty: none does."""
+    for one in script.of("torch.cuda.set_device", "torch.accelerator.set_device_index"):
+        if not (one.arguments and one.arguments[0].isdigit()):
+            return one.at.place
+    return ""
+
+
+def micro_batch(script: Script) -> tuple[int, str] | None:
+    """Samples of the batches that it trains on, and the place; None: a variable decides."""
+    found = {(_batch(one), one.at.place) for one in _trained_on(script)}
+    number, place = found.pop() if len(found) == 1 else (0, "")
+    return (number, place) if number else None
+
+
+def _trained_on(script: Script) -> Iterator[SourceCall]:
+    for one in script.of(LOADER):
+        if is_trained_on(one, script) and not evaluates(one) and "**" not in one.keywords:
+            yield one
+
+
+def _batch(loader: SourceCall) -> int:
+    made = loader.origin("batch_size", 1)
+    return int(made[0]) if len(made) == 1 and made[0].isdigit() else 0
+
+
+def _literal(source: str) -> str:
+    with suppress(ValueError, SyntaxError):
+        found = ast.literal_eval(source)
+        return found if isinstance(found, str) else ""
+    return ""
