@@ -46,15 +46,18 @@ def in_a_manifest(launch: Launch) -> Iterator[Finding]:
     gpus, workers, kind = launch.get("gpus-per-host"), launch.get(*WORKERS), launch.get("kind")
     if kind is None or gpus is None or launch.get("shm") is not None or launch.on("host-ipc"):
         return
+    # The runtime that it names may have volumes, too.
+    partly = kind.value == "TrainJob"
     loads = workers is not None and (workers.number or 0) > 0
     if (gpus.number or 0) < 2 and not loads:
         return
     reason = f"{workers.value} loader workers ({workers.at})" if loads and workers else "NCCL"
     yield Finding(
-        severity=Severity.WARNING,
-        confidence=Confidence.LIKELY,
+        severity=Severity.NOTE if partly else Severity.WARNING,
+        confidence=Confidence.POSSIBLE if partly else Confidence.LIKELY,
         because=f"the pod asks for {gpus.value} GPUs ({gpus.at}) and mounts nothing at /dev/shm, "
-        f"which then has 64 MiB, and {reason} share memory there",
+        f"which then has 64 MiB, and {reason} share memory there"
+        + ("; its runtime may do so" if partly else ""),
         evidence=(Observation(name="volume at /dev/shm", value="none", source=kind.file),),
         fixes=(
             Fix(

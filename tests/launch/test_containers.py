@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.models import Severity
 from tests.launch import reviewed
 from tests.launch.files import SCRIPT, told
 
@@ -146,5 +147,7 @@ def test_the_pods_of_a_job_set(tmp_path: Path, hosts: str, wrong: bool) -> None:
 @pytest.mark.parametrize(("path", "wrong"), [("/data", True), ("/dev/shm", False)])
 def test_the_shared_memory_of_a_train_job(tmp_path: Path, path: str, wrong: bool) -> None:
     job = TRAIN_JOB + OVERRIDES.replace("PATH", path)
-    found = causes(tmp_path, "kubectl apply -f job.yaml", job_yaml=job)
-    assert ("shm-too-small" in found) is wrong
+    findings = told(tmp_path, "kubectl apply -f job.yaml", gpus=0, job_yaml=job)
+    found = [one for one in findings if one.cause == "shm-too-small"]
+    # The runtime that it names may mount it.
+    assert [one.severity for one in found] == [Severity.NOTE] * wrong

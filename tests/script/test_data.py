@@ -271,3 +271,12 @@ def test_a_run_with_a_second_epoch_settles_whether_set_epoch_is_missing(
     assert len(found) == (by_epoch is not True)
     if by_epoch is None:
         assert "no line of the script calls set_epoch" in found[0].because
+
+
+UNEVEN = ACCELERATE.replace("steps=4)", "steps=4, even_batches=False)")
+JOINED = UNEVEN.replace("        total = 0", "        accelerator.join_uneven_inputs([model])")
+
+
+@pytest.mark.parametrize(("source", "wrong"), [(UNEVEN, True), (JOINED, False)])
+def test_uneven_batches_that_nothing_joins(review: Review, source: str, wrong: bool) -> None:
+    assert ("uneven-inputs-per-rank" in review(source)) is wrong
