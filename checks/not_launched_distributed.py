@@ -22,7 +22,7 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import WRAPPERS, shown
 from ddoctor.analysis.versions import version
 from ddoctor.evidence.known_software import within
-from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Software
@@ -45,6 +45,8 @@ OWN_RANK = ("rank", "world_size", "store", "init_method", "**")
 """Arguments of init_process_group that replace them."""
 STARTS_RANKS = re.compile(r"multiprocessing\.|notebook_launcher|debug_launcher")
 STARTERS = ("srun", "sbatch", "mpirun", "mpiexec")
+AGENTS = ("torchrun", "torch.distributed.launch", "accelerate")
+"""Launchers that start the ranks of their own host only."""
 
 
 def alone(run: TrainingRun, steps: Steps) -> Iterator[Finding]:
@@ -121,6 +123,41 @@ def of_an_old_accelerate(launch: Launch, software: Software | None) -> Iterator[
         )
 
 
+def once_in_a_batch_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Slurm runs a batch script on the first node alone; only srun reaches the others.
+
+    Source: slurm.schedmd.com/sbatch.html, "the batch script is run on the first allocated node".
+    """
+    launch = plan.launch
+    if _runs_once(launch) and launch.launcher == "python":
+        asked, start = _other_tasks(launch, script), "srun python"
+        waits = "nothing starts the other tasks of the job"
+    elif _runs_once(launch) and launch.launcher in AGENTS and (launch.hosts or 1) > 1:
+        asked, start = launch.get("nodes"), f"srun --ntasks-per-node 1 {launch.launcher}"
+        waits = f"it waits for {launch.hosts} hosts, and nothing starts it on the others"
+    else:
+        return
+    if asked is not None and (asked.number or 1) > 1:
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=f"{launch.file}:{launch.line} starts {launch.launcher} once, on the first "
+            f"node of the job ({asked.at}): {waits}",
+            fixes=(Fix(summary="start it by srun, on all nodes", paste=f"{start} …"),),
+        )
+
+
+def _runs_once(launch: Launch) -> bool:
+    return "sbatch" in launch.around and not {*launch.around} & {*STARTERS} - {"sbatch"}
+
+
+def _other_tasks(launch: Launch, script: Script) -> Setting | None:
+    """The tasks of a job whose script expects that something starts its ranks."""
+    starts_ranks = any(STARTS_RANKS.search(one.name) for one in script.calls)
+    joins = script.of("torch.distributed.init_process_group")
+    return launch.get("tasks", "tasks-per-host") if joins and not starts_ranks else None
+
+
 def one_process_for_several_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """transformers' Trainer then splits each batch by nn.DataParallel, without a word."""
     visible = len(plan.devices) if plan.devices is not None else plan.visible
@@ -159,6 +196,8 @@ def gpus_for_one_process(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     spread = any("device_map" in one.keywords for one in script.calls)
     if launch.launcher != "python" or not alone or count < 2 or starts_ranks or script.unseen:
         return
+    if _runs_once(launch) and (launch.number("tasks-per-host") or launch.number("tasks") or 1) > 1:
+        return  # its other tasks are for the other GPUs
     for one in script.of(*WRAPPERS, *(() if spread else ("accelerate.Accelerator",)))[:1]:
         yield Finding(
             severity=Severity.WARNING,

@@ -49,7 +49,9 @@ COMMANDS = {
 REMOTE = ("ssh", "pdsh", "clush", "pssh", "parallel-ssh")
 """Programs that give a command to the shells of other machines."""
 SHELL_SCRIPTS = (".sh", ".sbatch", ".slurm")
-STARTERS = ("srun", "sbatch", "salloc", "mpirun", "mpiexec")
+TASK_STARTERS = ("srun", "mpirun", "mpiexec")
+"""Programs that start several processes, on several hosts."""
+STARTERS = (*TASK_STARTERS, "sbatch", "salloc")
 """Programs that start other commands, and know nothing of torch."""
 HERE = ("env", "exec", "nohup", "sudo", "time", "uv", "run")
 """Words before a launcher that leave it on this machine, in this folder."""

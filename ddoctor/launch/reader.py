@@ -45,6 +45,7 @@ from ddoctor.launch.programs import (
     SHELL_SCRIPTS,
     SHELLS,
     STARTERS,
+    TASK_STARTERS,
     starts,
 )
 from ddoctor.launch.shell import ASSIGNMENT, Script
@@ -465,6 +466,10 @@ def _is_missing(script: Word, found: _Found) -> bool:
 def _ranks_of_python(settings: Sequence[Setting], around: Sequence[str]) -> Iterator[Setting]:
     """One rank for each process: a scheduler's tasks, else one."""
     told = {one.name: one for one in reversed(settings)}
+    if "sbatch" in around and not {*around} & {*TASK_STARTERS}:
+        for name in ("ranks", "hosts"):
+            yield Setting(name=name, value="1", origin="a batch script runs once")
+        return
     nodes, each = told.get("nodes"), told.get("tasks-per-host")
     if tasks := told.get("tasks"):
         yield msgspec.structs.replace(tasks, name="ranks")

@@ -190,3 +190,55 @@ def test_the_limit_of_a_service(tmp_path: Path, cpus: str, wrong: bool) -> None:
     text = COMPOSE.format(cpus)
     found = reviewed(tmp_path, "docker compose up", ddp(), compose_yaml=text)
     assert ("cpu-quota-throttled" in {one.cause for one in found}) is wrong
+
+
+ONCE = """
+    #!/bin/bash
+    #SBATCH --nodes={nodes} --gpus-per-node=4 --ntasks-per-node={tasks}
+    {line}
+"""
+AGENT = "torchrun --nnodes=$SLURM_NNODES --nproc-per-node=4 --rdzv-endpoint=$FIRST:29500 train.py"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "line", "because"),
+    [
+        (1, 4, "python train.py", "nothing starts the other tasks of the job"),
+        (2, 4, "python train.py", "nothing starts the other tasks of the job"),
+        (2, 1, AGENT, "it waits for 2 hosts, and nothing starts it on the others"),
+    ],
+)
+def test_a_batch_script_runs_on_its_first_node_alone(
+    tmp_path: Path, nodes: int, tasks: int, line: str, because: str
+) -> None:
+    job = ONCE.format(nodes=nodes, tasks=tasks, line=line)
+    findings = reviewed(tmp_path, "sbatch job.sbatch", ddp(), job_sbatch=job)
+    (found,) = (one for one in findings if one.cause == "not-launched-distributed")
+    assert because in found.because
+    assert "srun" in found.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    ("nodes", "tasks", "line"),
+    [
+        (1, 4, "srun python train.py"),
+        (2, 4, "mpirun -np 8 python train.py"),
+        (2, 1, f"srun {AGENT}"),
+        (1, 1, AGENT),
+        # Its ranks are its own processes, so the tasks are cores.
+        (1, 4, "torchrun --standalone --nproc-per-node=4 train.py"),
+    ],
+)
+def test_quiet_where_srun_starts_all_or_one_node_is_enough(
+    tmp_path: Path, nodes: int, tasks: int, line: str
+) -> None:
+    job = ONCE.format(nodes=nodes, tasks=tasks, line=line)
+    findings = reviewed(tmp_path, "sbatch job.sbatch", ddp(), job_sbatch=job)
+    assert "not-launched-distributed" not in {one.cause for one in findings}
+
+
+def test_quiet_about_tasks_of_a_script_that_trains_alone(tmp_path: Path) -> None:
+    job = ONCE.format(nodes=1, tasks=4, line="python train.py").replace("--gpus-per-node=4", "")
+    assert "not-launched-distributed" not in {
+        one.cause for one in told(tmp_path, "sbatch job.sbatch", job_sbatch=job)
+    }
