@@ -46,7 +46,7 @@ OWN_RANK = ("rank", "world_size", "store", "init_method", "**")
 STARTS_RANKS = re.compile(r"multiprocessing\.|notebook_launcher|debug_launcher")
 STARTERS = ("srun", "sbatch", "mpirun", "mpiexec")
 AGENTS = ("torchrun", "torch.distributed.launch", "accelerate")
-"""Launchers that start the ranks of their own host only."""
+"""Launchers that start the ranks of one host, and wait for the others."""
 
 
 def alone(run: TrainingRun, steps: Steps) -> Iterator[Finding]:

@@ -9,8 +9,11 @@ small size in ``df -h /dev/shm`` inside the container.
 To fix it, start the container with ``--shm-size``, or mount a memory-backed volume at /dev/shm.
 """
 
+# Above 150 lines: manifests, this machine, a run, and logs.
+
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
@@ -37,6 +40,7 @@ FAILS_BELOW = 256 * MIB
 LOW_BELOW = GIB
 # Ample for a node, but at most half of the memory, as in Linux's default (tmpfs(5)).
 AMPLE = 16 * GIB
+QUANTITIES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 FAILURES = ("shm-segment", "shm-worker", "shm-full", "bus-error")
 """Lines of a log about a segment that does not fit."""
 
@@ -44,7 +48,9 @@ FAILURES = ("shm-segment", "shm-worker", "shm-full", "bus-error")
 def in_a_manifest(launch: Launch) -> Iterator[Finding]:
     """A pod has 64 MiB, unless it mounts a volume at /dev/shm."""
     gpus, workers, kind = launch.get("gpus-per-host"), launch.get(*WORKERS), launch.get("kind")
-    if kind is None or gpus is None or launch.get("shm") is not None or launch.on("host-ipc"):
+    mounted = launch.get("shm")
+    enough = mounted is not None and not _is_small(mounted.value)
+    if kind is None or gpus is None or enough or launch.on("host-ipc"):
         return
     # The runtime that it names may have volumes, too.
     partly = kind.value == "TrainJob"
@@ -55,10 +61,21 @@ def in_a_manifest(launch: Launch) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.NOTE if partly else Severity.WARNING,
         confidence=Confidence.POSSIBLE if partly else Confidence.LIKELY,
-        because=f"the pod asks for {gpus.value} GPUs ({gpus.at}) and mounts nothing at /dev/shm, "
-        f"which then has 64 MiB, and {reason} share memory there"
-        + ("; its runtime may do so" if partly else ""),
-        evidence=(Observation(name="volume at /dev/shm", value="none", source=kind.file),),
+        because=f"the pod asks for {gpus.value} GPUs ({gpus.at}) and mounts "
+        + (
+            f"{mounted.value} ({mounted.at}) at /dev/shm"
+            if mounted is not None
+            else "nothing at /dev/shm, which then has 64 MiB"
+        )
+        + f", and {reason} share memory there"
+        + ("; its runtime may do so" if partly and mounted is None else ""),
+        evidence=(
+            Observation(
+                name="volume at /dev/shm",
+                value=mounted.value if mounted is not None else "none",
+                source=kind.file,
+            ),
+        ),
         fixes=(
             Fix(
                 summary="mount memory at /dev/shm; it counts towards the pod's memory limit",
@@ -68,6 +85,12 @@ def in_a_manifest(launch: Launch) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def _is_small(size: str) -> bool:
+    """Whether a quantity of Kubernetes is below what NCCL's guide asks for in containers."""
+    found = re.fullmatch(r"(\d{1,12})(Ki|Mi|Gi|k|M|G|)", size.strip())
+    return found is not None and int(found[1]) * QUANTITIES[found[2]] < LOW_BELOW
 
 
 def too_small(

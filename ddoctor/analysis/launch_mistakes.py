@@ -33,6 +33,7 @@ OWN_NUMBER = {
 }
 OF_LEROBOT = re.compile(r"lerobot[-_]train|lerobot\.scripts")
 OWN_NAME = re.compile(r"\$\(hostname\b|`hostname\b|\$HOSTNAME\b|\$\{HOSTNAME\}")
+LAST_PORT = 65_535
 LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 BY_NUMBER = ("srun", "pdsh", "clush")
 """Starters that run one and the same command on every host."""
@@ -76,6 +77,7 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _unfinished(launch)
     yield from _unknown(launch)
     yield from _no_numbers(launch)
+    yield from _ports(launch)
     yield from _hosts(launch)
     yield from _chosen_twice(launch)
     yield from _accumulation(plan)
@@ -153,6 +155,25 @@ def _no_numbers(launch: Launch) -> Iterator[Mistake]:
                 because=f"{shown(name)} is {one.value!r} ({one.at}), which is no number",
                 at=one,
                 fix=Fix(summary="put in the number of this run", paste=written),
+            )
+
+
+def _ports(launch: Launch) -> Iterator[Mistake]:
+    for one in (launch.get("main-port", "env.MASTER_PORT"), launch.get("endpoint")):
+        port = one.value.rpartition(":")[2] if one is not None else ""
+        if one is None or not port.isdigit() or 0 < int(port) <= LAST_PORT:
+            continue
+        # One host alone finds the port that the system chose.
+        if int(port) or (launch.hosts or 1) > 1:
+            yield Mistake(
+                because=f"the ranks would meet at port {port} ({one.at})"
+                + (
+                    f", and ports end at {LAST_PORT}"
+                    if int(port)
+                    else ": the first host then takes any free port, which the others do not know"
+                ),
+                at=one,
+                fix=Fix(summary="give a free port, the same on all hosts", paste="29500"),
             )
 
 

@@ -242,3 +242,46 @@ def test_quiet_about_tasks_of_a_script_that_trains_alone(tmp_path: Path) -> None
     assert "not-launched-distributed" not in {
         one.cause for one in told(tmp_path, "sbatch job.sbatch", job_sbatch=job)
     }
+
+
+@pytest.mark.parametrize(
+    ("command", "because"),
+    [
+        ("--node-rank 0 --master-addr 10.0.0.1 --master-port 295000", "ports end at 65535"),
+        ("--rdzv-backend c10d --rdzv-endpoint 10.0.0.1:0", "any free port"),
+    ],
+)
+def test_ports_at_which_hosts_do_not_meet(tmp_path: Path, command: str, because: str) -> None:
+    found = told(tmp_path, f"torchrun --nnodes 2 --nproc-per-node 8 {command} train.py")
+    assert any(because in one.because for one in found if one.cause == "launch-config-invalid")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint 10.0.0.1:65535",
+        "torchrun --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint localhost:0",
+    ],
+)
+def test_quiet_about_ports_that_serve(tmp_path: Path, command: str) -> None:
+    found = told(tmp_path, f"{command} train.py")
+    assert not any("port" in one.because and "meet" in one.because for one in found)
+
+
+VOLUME = """
+      volumes:
+      - name: shm
+        emptyDir: {{medium: Memory, sizeLimit: {}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("size", "wrong"), [("64Mi", True), ("512M", True), ("1Gi", False), ("16Gi", False)]
+)
+def test_the_size_of_the_shared_memory_of_a_pod(tmp_path: Path, size: str, wrong: bool) -> None:
+    mount = "        volumeMounts: [{name: shm, mountPath: /dev/shm}]\n"
+    pod = POD.format(8).rstrip() + "\n" + mount + VOLUME.format(size).lstrip("\n")
+    found = [
+        one for one in told(tmp_path, "pod.yaml", pod_yaml=pod) if one.cause == "shm-too-small"
+    ]
+    assert [size in one.because for one in found] == [True] * wrong
