@@ -9,7 +9,7 @@ small size in ``df -h /dev/shm`` inside the container.
 To fix it, start the container with ``--shm-size``, or mount a memory-backed volume at /dev/shm.
 """
 
-# Above 150 lines: manifests, this machine, a run, and logs.
+# Above 150 lines: manifests, this machine, and logs.
 
 from __future__ import annotations
 
