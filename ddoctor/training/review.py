@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,18 +19,15 @@ if TYPE_CHECKING:
 VARIABLE = "DDOCTOR_REVIEW"
 
 
-def give(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Read the command and its script; the ranks on this host find what they say.
-
-    Yield what it starts, as label and text.
-    """
+def give(command: Sequence[str]) -> Evidence:
+    """Read the command and its script; the ranks on this host find what they say, too."""
     from ddoctor.evidence import bundle
     from ddoctor.evidence.section import Evidence
     from ddoctor.launch.review import review
-    from ddoctor.report import launch
 
+    found = Evidence()
     if sys.platform != "linux":
-        return
+        return found
     # Without its review the training runs all the same; `ddoctor doctor -- COMMAND` says why.
     with suppress(Exception):
         found = Evidence(review(command, Path()))
@@ -38,7 +35,7 @@ def give(command: Sequence[str]) -> Iterator[tuple[str, str]]:
         name = f"/proc/{os.getpid()}/fd/{file}"
         bundle.write(Path(name), found)
         os.environ[VARIABLE] = f"{name} {os.readlink(name)}"
-        yield from launch.starts(found)
+    return found
 
 
 def take(*, wanted: bool) -> bytes:

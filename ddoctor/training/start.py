@@ -16,8 +16,10 @@ from ddoctor import console
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import redaction
 from ddoctor.evidence.secret_forms import HIDDEN
+from ddoctor.evidence.section import Evidence
 from ddoctor.options import words
 from ddoctor.recorder import script
+from ddoctor.report import launch
 from ddoctor.training import review
 from ddoctor.training.options import RunOptions
 from ddoctor.training.rewrite import PYTHON, Rewritten, rewritten
@@ -38,9 +40,7 @@ def start(options: RunOptions, command: Sequence[str]) -> NoReturn:
         # Python starts on this host, so the files and the script can be checked here.
         options.outputs(Path(changed.script[0]))
         _check(changed)
-    for label, text in review.give(command):
-        console.say(f"ddoctor: {label}: {text}")
-    _execute(_with_exit_code(changed), changed.words)
+    _execute(_with_exit_code(changed), changed.words, review.give(command))
 
 
 def _check(changed: Rewritten) -> None:
@@ -111,9 +111,13 @@ def _with_exit_code(changed: Rewritten) -> tuple[str, ...]:
     return (*words[:at], "-m", LAUNCHER, *words[at:])
 
 
-def _execute(command: tuple[str, ...], shown: tuple[str, ...]) -> NoReturn:
+def _execute(command: tuple[str, ...], shown: tuple[str, ...], reviewed: Evidence) -> NoReturn:
     said = (word if HIDDEN in word else shlex.quote(word) for word in redaction.words(shown))
     console.say(" ".join(("ddoctor:", *said)))
+    rows = dict(launch.starts(reviewed))
+    width = max(map(len, rows), default=0)
+    for label, text in rows.items():
+        console.say(f"  {label:{width}}  {text}")
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)
