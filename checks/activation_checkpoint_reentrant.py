@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.ddp_options import no_search
 from ddoctor.analysis.framework_words import FrameworkWords
-from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.script_source import LONG, shown
 from ddoctor.analysis.versions import version
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script, SourceCall
@@ -183,9 +183,7 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             fixes=(
                 Fix.python(
                     summary="set use_reentrant=False",
-                    paste=blocks[0]
-                    .at.text.replace("use_reentrant=True", "use_reentrant=False")
-                    .replace("use_reentrant': True", "use_reentrant': False"),
+                    paste=_not_reentrant(blocks[0]),
                 ),
             ),
         )
@@ -219,7 +217,7 @@ def of_a_shared_block(script: Script) -> Iterator[Finding]:
                 fixes=(
                     Fix.python(
                         summary="set use_reentrant=False",
-                        paste=one.at.text.replace("use_reentrant=True", "use_reentrant=False"),
+                        paste=_not_reentrant(one),
                     ),
                 ),
             )
@@ -283,7 +281,17 @@ def _without(words: FrameworkWords, *, reentrant: bool) -> Iterator[str]:
     yield words.written("reentrant", reentrant, plain)
 
 
+# As a keyword, or as a key of a dictionary.
+ASKED = re.compile(r"""(use_reentrant['"]?\s?[:=]\s?)True""")
+
+
 def _is_reentrant(call: SourceCall) -> bool:
     given = call.argument("gradient_checkpointing_kwargs", 0) or ""
-    named = re.search(r"""use_reentrant['"]?\s?[:=]\s?True""", given)
-    return call.argument("use_reentrant") == "True" or named is not None
+    return call.argument("use_reentrant") == "True" or ASKED.search(given) is not None
+
+
+def _not_reentrant(call: SourceCall) -> str:
+    """The statement of such a call, or its argument alone, with the other setting."""
+    corrected, count = ASKED.subn(r"\1False", call.at.text)
+    whole = count and len(call.at.text) < LONG
+    return corrected if whole else 'gradient_checkpointing_kwargs={"use_reentrant": False}'

@@ -148,6 +148,26 @@ def test_reentrant_blocks_under_a_search_for_parameters(review: Review) -> None:
         assert REENTRANT not in review(searching.replace(one, other))
 
 
+ENABLED = "net.gradient_checkpointing_enable(gradient_checkpointing_kwargs={'use_reentrant': True})"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ENABLED,
+        ENABLED.replace("'", '"'),
+        # Too long to be quoted as a whole.
+        ENABLED.replace("(gradient", f"(other={'x' * 300!r}, gradient"),
+    ],
+)
+def test_the_fix_of_reentrant_blocks(review: Review, line: str) -> None:
+    searches = ".to(local_rank), find_unused_parameters=True)"
+    found = review(ddp(head=line).replace(".to(local_rank))", searches))
+    paste = found[REENTRANT].fixes[0].paste.replace("'", '"')
+    assert '{"use_reentrant": False}' in paste
+    assert "True" not in paste
+
+
 def test_a_static_graph_needs_no_search(review: Review) -> None:
     wrap = ".to(local_rank), find_unused_parameters=True, static_graph=True)"
     found = review(ddp().replace(".to(local_rank))", wrap))
