@@ -128,19 +128,13 @@ def in_the_source(script: Script) -> Iterator[Finding]:
 SAVES = re.compile(r"(?:^|\.)(?:trainer|fabric|(?:model_)?engine)$")
 """Objects whose ``save_checkpoint`` waits for all ranks: of Lightning, Fabric and DeepSpeed."""
 
+ACCELERATOR = re.compile(r"(?:^|\.)_?accelerator$")
+
 
 def saved_by_one_rank(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """A framework's method that gathers the parts of all ranks, called by one of them."""
-    frameworks = {one.framework for one in script.imports}
-    shards = plan.strategy.startswith("FSDP") or plan.strategy == "DeepSpeed ZeRO-3"
-    for one in script.of(".get_state_dict", ".save_checkpoint"):
-        gathers = (
-            one.name == ".get_state_dict"
-            and shards
-            and "accelerate" in frameworks | {plan.launch.launcher}
-        )
-        saves = one.name == ".save_checkpoint" and {"Lightning", "DeepSpeed"} & frameworks
-        if "one-rank" in one.within and (gathers or (saves and SAVES.search(one.on))):
+    for one in script.of(*_waiting(plan, script)):
+        if "one-rank" in one.within and _is_of_the_framework(one):
             branch = one.branch if one.branch is not None else one.at
             yield Finding(
                 severity=Severity.ERROR,
@@ -155,6 +149,35 @@ def saved_by_one_rank(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def _waiting(plan: LaunchPlan, script: Script) -> Iterator[str]:
+    """The methods of the frameworks in use that wait for all ranks."""
+    frameworks = {one.framework for one in script.imports}
+    if {"Lightning", "DeepSpeed"} & frameworks:
+        yield ".save_checkpoint"
+    if "accelerate" not in frameworks | {plan.launch.launcher}:
+        return
+    sharded = plan.strategy.startswith("FSDP")
+    if sharded or plan.strategy == "DeepSpeed ZeRO-3":
+        yield ".get_state_dict"
+    # accelerate/accelerator.py, save_state: DDP's model is saved without a collective, unless
+    # accelerate numbers the checkpoints. DeepSpeed's engine waits in each stage of ZeRO.
+    if sharded or plan.strategy.startswith("DeepSpeed") or _numbers_checkpoints(script):
+        yield ".save_state"
+
+
+def _is_of_the_framework(call: SourceCall) -> bool:
+    """Whether its object is the framework's: others have methods of the same names."""
+    if call.name == ".save_checkpoint":
+        return SAVES.search(call.on) is not None
+    made = any(one.startswith("accelerate.") for one in call.made_by)
+    # transformers' Trainer saves its state on one rank, too.
+    return call.name == ".get_state_dict" or made or ACCELERATOR.search(call.on) is not None
+
+
+def _numbers_checkpoints(script: Script) -> bool:
+    return any(one.argument("automatic_checkpoint_naming") == "True" for one in script.calls)
 
 
 def _answers(other: SourceCall, one: SourceCall) -> bool:

@@ -65,7 +65,7 @@ METHODS = frozenset(
         *("gradient_checkpointing_enable", "cuda", "to", "DistributedSampler"),
         *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
         *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders", "setup"),
-        *("set_transform", "with_transform", "join_uneven_inputs"),
+        *("set_transform", "with_transform", "join_uneven_inputs", "save_state"),
         *OF_ACCELERATE,
     }
 )

@@ -173,7 +173,11 @@ def _environment(call: ast.Call, called: str) -> str:
 
 
 def _whether_distributed(test: ast.expr) -> bool:
-    return any(set(WORDS) & lower(name) for name in _names(test)) or (
+    named = [lower(name) for name in _names(test)]
+    # `main or distributed_type == "DEEPSPEED"` lets all ranks of one kind of run in.
+    if any("type" in one for one in named):
+        return False
+    return any(set(WORDS) & one for one in named) or (
         isinstance(test, ast.Compare) and own_name(test.left) in RANKS
     )
 

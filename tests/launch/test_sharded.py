@@ -38,6 +38,23 @@ ENGINE = """
     engine, optimizer, _, _ = deepspeed.initialize(model=model, config="ds.json")
     {test}engine.save_checkpoint("out")
 """
+SAVES = """
+    from accelerate import Accelerator
+    from accelerate.utils import ProjectConfiguration
+    accelerator = Accelerator({project})
+    model, optimizer = accelerator.prepare(net(), adam())
+    for epoch in range(4):
+        {test}accelerator.save_state("out")
+"""
+NUMBERED = "project_config=ProjectConfiguration(automatic_checkpoint_naming=True)"
+ON_MAIN = "if accelerator.is_main_process:\n            "
+ZERO_2 = """
+    distributed_type: DEEPSPEED
+    deepspeed_config:
+      zero_stage: 2
+    num_machines: 1
+    num_processes: 8
+"""
 ACCELERATE = "accelerate launch --config_file fsdp.yaml train.py"
 
 
@@ -86,3 +103,36 @@ def test_a_checkpoint_of_deepspeed(tmp_path: Path, test: str, wrong: bool) -> No
     source = "    import torch\n" + ENGINE.format(test=test)
     found = causes(tmp_path, "deepspeed --num_gpus 4 train.py", source)
     assert ("rank0-only-collective" in found) is wrong
+
+
+@pytest.mark.parametrize(
+    ("test", "project", "config", "wrong"),
+    [
+        (ON_MAIN, "", FSDP, True),
+        (ON_MAIN, "", ZERO_2, True),
+        (ON_MAIN, NUMBERED, TWO_GPUS, True),
+        # Under DDP, one rank saves alone.
+        (ON_MAIN, "", TWO_GPUS, False),
+        ("", "", FSDP, False),
+        ("", "", ZERO_2, False),
+        (ON_MAIN.replace(":", " or accelerator.distributed_type == DEEPSPEED:"), "", ZERO_2, False),
+        ("if epoch % 2:\n            ", NUMBERED, FSDP, False),
+    ],
+)
+def test_the_state_of_a_training(
+    tmp_path: Path, test: str, project: str, config: str, wrong: bool
+) -> None:
+    source = SAVES.format(test=test, project=project)
+    found = causes(tmp_path, ACCELERATE, source, fsdp_yaml=config)
+    assert ("rank0-only-collective" in found) is wrong
+
+
+def test_the_state_of_a_trainer(tmp_path: Path) -> None:
+    source = """
+        from transformers import Trainer
+        trainer = Trainer(model=net())
+        trainer.train()
+        if trainer.is_world_process_zero():
+            trainer.save_state()
+    """
+    assert "rank0-only-collective" not in causes(tmp_path, ACCELERATE, source, fsdp_yaml=FSDP)
