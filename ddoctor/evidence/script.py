@@ -260,6 +260,16 @@ class SourceMixture(Part, frozen=True, kw_only=True):
     """The class of the script that is added to the layers; empty: unknown."""
 
 
+class SourceTypes(Part, frozen=True, kw_only=True):
+    """A part of a model in 16 bits that is made float32, inside a unit of FSDP1."""
+
+    at: SourceLine
+    loaded: SourceLine
+    """What loads the model."""
+    model: str
+    """The variable that holds it."""
+
+
 class SourceTest(Part, frozen=True, kw_only=True):
     """A comparison on which a branch of the source depends."""
 
@@ -342,6 +352,7 @@ class Script(Section, frozen=True, kw_only=True):
     own_batches: tuple[SourceBatches, ...] = ()
     plain_samplers: tuple[SourceSampler, ...] = ()
     mixed_layers: tuple[SourceMixture, ...] = ()
+    mixed_types: tuple[SourceTypes, ...] = ()
     own_averaging: SourceAveraging | None = None
     past_wrapper: tuple[SourceLine, ...] = ()
     """Forward passes of the training that run the model inside DDP, and not DDP."""

@@ -15,10 +15,12 @@ MODULE = "torch.nn.Module"
 INSERTS = ("setattr", "add_module", "register_module")
 COPIES = ("list", "tuple", "enumerate", "reversed", "dict", "sorted")
 MARKS = "mark_only_lora_as_trainable"
+INNER = r"(?:(?:self_)?att(?:ention|n)|mlp|ffn|feed_forward|[qkvo]_proj|(?:gate|up|down)_proj|bias)"
 BY_NAME = re.compile(
-    r"['\"][\w.]*lora[\w.]*['\"] (?:not )?in |(?:with|any)\(.*['\"][\w.]*lora", re.IGNORECASE
+    rf"['\"](?:[\w.]*lora[\w.]*|\.?{INNER}\.?)['\"] (?:not )?in |(?:with|any)\(.*['\"][\w.]*lora",
+    re.IGNORECASE,
 )
-"""In a test of a parameter's name; LoRA's weights are in the layers that they adapt."""
+"""In a test of a parameter's name: a part of each layer; LoRA's weights are in what they adapt."""
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,7 @@ from ddoctor.evidence.script import (
     SourceSwitch,
     SourceTest,
     SourceTokenMean,
+    SourceTypes,
 )
 from ddoctor.script.batches import own_rates, scales_by_ranks
 from ddoctor.script.calls import (
@@ -39,6 +40,7 @@ from ddoctor.script.exhausting import exhausts
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.losses import kept
 from ddoctor.script.mixed_layers import mixed_layers
+from ddoctor.script.mixed_types import mixed_types
 from ddoctor.script.modules import Modules
 from ddoctor.script.names import source, variable
 from ddoctor.script.noise import same_noise
@@ -173,6 +175,14 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         mixed_layers=_first(
             SourceMixture(at=at(one.node, one.scope), trained=one.trained)
             for one in mixed_layers(program)
+        ),
+        mixed_types=_first(
+            SourceTypes(
+                at=at(one.call.node, one.call.scope),
+                loaded=at(one.loaded.node, one.loaded.scope),
+                model=one.model,
+            )
+            for one in mixed_types(program)
         ),
         own_averaging=_own_averaging(program, at),
         past_wrapper=_first(at(one.node, one.scope) for one in past_wrapper(program)),

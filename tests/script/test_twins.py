@@ -15,6 +15,7 @@ from tests.script.conftest import Read
 from tests.script.sources import ACCELERATE, LOADER, SET_UP, ddp
 from tests.script.twins import (
     data,
+    flattened,
     models,
     objects,
     ranks,
@@ -27,6 +28,7 @@ from tests.script.twins.parts import ON_ONE
 
 TWINS = {
     **data.TWINS,
+    **flattened.TWINS,
     **models.TWINS,
     **objects.TWINS,
     **ranks.TWINS,
