@@ -16,10 +16,11 @@ To fix it, wrap each repeated block: ``ModuleWrapPolicy``, ``fully_shard(block)`
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.describe import MIB
+from ddoctor.analysis.named_models import OF_MODELS
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
@@ -84,26 +85,24 @@ OF_HUB = re.compile(r"[\w-][\w.-]*/[\w.-]*\d[\w.]*[bB]\b[\w.-]*")
 OF_MODEL = ("model", "model_path", "model_name", "model_name_or_path", "model_id", "base_model")
 
 
-def of_another_model(launch: Launch) -> Iterator[Finding]:
-    """accelerate's file names a block of another family of models."""
-    wrapped = launch.get(CLASSES)
-    named = launch.get(*(f"arg.{name}" for name in OF_MODEL)) or next(
-        # The name of a model by an option of any name: `--base Qwen/Qwen2.5-7B`.
-        (one for one in launch.settings if one.name[:4] == "arg." and OF_HUB.fullmatch(one.value)),
-        None,
-    )
-    if wrapped is None or named is None:
+def of_another_model(launch: Launch, script: Script | None) -> Iterator[Finding]:
+    """accelerate's file names a block of another family of models, and accelerate refuses that."""
+    policy, wrapped = launch.get("fsdp.auto_wrap_policy"), launch.get(CLASSES)
+    by_blocks = policy is not None and policy.value == "TRANSFORMER_BASED_WRAP"
+    if wrapped is None or not by_blocks:
         return
-    model = named.value.lower()
-    own = {family for text, family in FAMILIES.items() if text in model}
     block = wrapped.value.strip()
-    other = [one for one in set(FAMILIES.values()) if re.match(rf"{one}(?=[A-Z])(?!\d)", block)]
-    if own and other and not own & {*other}:
+    other = _family(block)
+    models = [*_models(launch, script)]
+    if other and _is_foreign(other, models):
+        model, at = models[0]
         yield Finding(
-            severity=Severity.WARNING,
+            title="The wrap policy names a class that the model does not have",
+            severity=Severity.ERROR,
             confidence=Confidence.LIKELY,
-            because=f"the model is {named.value} ({named.at}), and FSDP would wrap {block} "
-            f"({wrapped.at}), a class of {other[0]} models",
+            because=f"the model is {model} ({at}), and FSDP is to wrap {block} "
+            f"({wrapped.at}), a class of {other} models: accelerate raises ValueError as it "
+            "prepares the model",
             evidence=(Observation(name="class to wrap", value=block, source=wrapped.at),),
             fixes=(
                 Fix(
@@ -113,6 +112,70 @@ def of_another_model(launch: Launch) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def of_another_model_in_the_source(launch: Launch, script: Script) -> Iterator[Finding]:
+    """torch finds no such block in the model, and wraps it as one unit."""
+    models = [*_models(launch, script)]
+    for one in script.of("torch.distributed.fsdp.FullyShardedDataParallel"):
+        texts = (*one.keywords.values(), *one.values.values())
+        named = next(filter(None, map(BLOCKS.search, texts)), None)
+        blocks = [*re.findall(r"\w+", named[1])] if named is not None else []
+        others = [_family(block) for block in blocks]
+        if blocks and all(other and _is_foreign(other, models) for other in others):
+            model, at = models[0]
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=f"the model is {model} ({at}), and {shown(one.at)} wraps {blocks[0]}, a "
+                f"class of {others[0]} models: it has no such block, so FSDP makes one unit of it",
+                evidence=(Observation(name="class to wrap", value=blocks[0], source=one.at.place),),
+                fixes=(
+                    Fix.python(
+                        summary="name the blocks of the model that is loaded",
+                        paste="blocks = {type(one) for one in model.modules()\n"
+                        "          if type(one).__name__ in model._no_split_modules}\n"
+                        "policy = ModuleWrapPolicy(blocks)",
+                    ),
+                ),
+            )
+            return
+
+
+BLOCKS = re.compile(r"(?:transformer_layer_cls=|ModuleWrapPolicy\()\s*[{(\[]([\w, ]+)[})\]]")
+LITERAL = re.compile(r"(['\"])([\w./-]+)\1")
+
+
+def _models(launch: Launch, script: Script | None) -> Iterator[tuple[str, str]]:
+    """The names of the models that are loaded, each with its place: an option's, or literals."""
+    named = launch.get(*(f"arg.{name}" for name in OF_MODEL)) or next(
+        # The name of a model by an option of any name: `--base Qwen/Qwen2.5-7B`.
+        (one for one in launch.settings if one.name[:4] == "arg." and OF_HUB.fullmatch(one.value)),
+        None,
+    )
+    if named is not None:
+        yield named.value, named.at
+    for one in script.calls if script is not None else ():
+        made = one.origin("0", 0) or one.origin("pretrained_model_name_or_path")
+        literals = [found[2] for text in made if (found := LITERAL.fullmatch(text))]
+        if OF_MODELS.search(one.name):
+            yield from ((text, one.at.place) for text in literals)
+
+
+def _is_foreign(family: str, models: Sequence[tuple[str, str]]) -> bool:
+    """Whether the families of all models are known, and this is none of them."""
+    known = [_families(model) for model, _ in models]
+    return bool(known) and all(known) and not any(family in one for one in known)
+
+
+def _families(model: str) -> set[str]:
+    return {family for text, family in FAMILIES.items() if text in model.lower()}
+
+
+def _family(block: str) -> str:
+    """The family of models that has a class; empty: unknown."""
+    found = (one for one in FAMILIES.values() if re.match(rf"{one}(?=[A-Z])(?!\d)", block))
+    return next(found, "")
 
 
 def in_the_source(script: Script) -> Iterator[Finding]:

@@ -1,4 +1,4 @@
-"""Models that accelerate cannot flatten into the units of FSDP1."""
+"""Models that accelerate cannot divide into the units of FSDP1."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.files import FSDP
-from tests.launch.reviewed import causes
+from tests.launch.reviewed import causes, reviewed
 
 COMMAND = "accelerate launch --config_file fsdp.yaml train.py"
 FLATTENS = "fsdp-mixed-params-flatten"
@@ -64,3 +64,22 @@ def test_parts_of_blocks_that_are_frozen(
 def test_parts_of_another_type(tmp_path: Path, line: str, config: str, wrong: bool) -> None:
     found = causes(tmp_path, COMMAND, SOURCE.format(line=line), fsdp_yaml=config)
     assert (FLATTENS in found) is wrong
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "wrong"),
+    [
+        ("Qwen/Qwen2.5-7B", "TRANSFORMER_BASED_WRAP", True),
+        ("meta-llama/Llama-3.1-8B", "TRANSFORMER_BASED_WRAP", False),
+        ("org/of-our-own", "TRANSFORMER_BASED_WRAP", False),
+        # accelerate does not read the class then.
+        ("Qwen/Qwen2.5-7B", "SIZE_BASED_WRAP", False),
+    ],
+)
+def test_a_block_of_another_family(tmp_path: Path, model: str, policy: str, wrong: bool) -> None:
+    source = SOURCE.format(line="").replace("a/b", model)
+    config = FSDP.replace("TRANSFORMER_BASED_WRAP", policy)
+    found = reviewed(tmp_path, COMMAND, source, fsdp_yaml=config)
+    told = [one for one in found if one.cause == "fsdp-wrap-policy-wrong"]
+    assert bool(told) is wrong
+    assert all("accelerate raises ValueError" in one.because for one in told)

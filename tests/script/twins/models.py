@@ -126,6 +126,14 @@ from trl import DPOConfig, DPOTrainer
 arguments = DPOConfig("out", gradient_checkpointing=True, gradient_checkpointing_kwargs={})
 DPOTrainer(model=model, args=arguments, peft_config=LoraConfig()).train()
 """
+
+
+def of_family(model: str, blocks: str) -> str:
+    loads = f"net = AutoModelForCausalLM.from_pretrained('{model}')\nmodel = FSDP"
+    wrap = SHARDED.format("net, policy").replace("model = FSDP", loads)
+    return ddp(head=FSDP + POLICY.replace("{{{}}}", "{}").format(blocks), set_up=wrap)
+
+
 TWINS = {
     "a layer that forward never names": (
         "ddp-unused-parameters",
@@ -277,6 +285,15 @@ TWINS = {
         ddp(head=FSDP + POLICY.format("LlamaModel"), set_up=SHARDED.format("net, policy")),
         ddp(head=FSDP + POLICY.format("LlamaDecoderLayer"), set_up=SHARDED.format("net, policy")),
         ddp(head=FSDP + POLICY.format("Block"), set_up=SHARDED.format("net, policy")),
+    ),
+    "the block of another family of models": (
+        "fsdp-wrap-policy-wrong",
+        of_family("Qwen/Qwen2.5-0.5B", "{LlamaDecoderLayer}"),
+        of_family("Qwen/Qwen2.5-0.5B", "{Qwen2DecoderLayer}"),
+        of_family("Qwen/Qwen2.5-0.5B", "{Qwen2DecoderLayer, LlamaDecoderLayer}"),
+        of_family("org/of-our-own", "{LlamaDecoderLayer}"),
+        of_family("Qwen/Qwen2.5-0.5B", "{Block}"),
+        of_family("org/Llama-from-Qwen2", "{LlamaDecoderLayer}"),
     ),
     "a cache beside checkpoints": (
         "launch-config-invalid",
