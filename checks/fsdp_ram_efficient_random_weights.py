@@ -2,7 +2,8 @@
 
 With ``fsdp_cpu_ram_efficient_loading`` only rank 0 reads the checkpoint, and the other ranks have
 placeholders. ``fsdp_sync_module_states`` sends them the weights. Without it they train from random
-or uninitialised numbers, or NaN. Newer versions of accelerate switch it on with a warning.
+or uninitialised numbers, or NaN. Newer versions of accelerate switch it on with a warning,
+and their launcher refuses a file that has it off.
 
 Symptoms: a loss as of an untrained model, or NaN, from the first step on.
 
@@ -21,22 +22,36 @@ from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
+# accelerate/utils/launch.py, prepare_multi_gpu_env.
+REFUSES = ">=1.0"
 LOADS, SENDS = "fsdp.cpu_ram_efficient_loading", "fsdp.sync_module_states"
 
 
-def in_a_launch(launch: Launch) -> Iterator[Finding]:
+def in_a_launch(launch: Launch, software: Software | None) -> Iterator[Finding]:
     sends, loads = launch.get(SENDS), launch.get(LOADS)
-    version = launch.get("fsdp.version")
+    fsdp = launch.get("fsdp.version")
     # FSDP2 needs no such setting.
-    if sends is None or loads is None or (version is not None and version.value == "2"):
+    if sends is None or loads is None or (fsdp is not None and fsdp.value == "2"):
         return
     if loads.on and not sends.on and sends.value != "null":
+        used = version("accelerate", launch, software)
+        # Options of the line are texts there, which are never false.
+        written = launch.launcher == "accelerate" and loads.file and sends.file
+        refused = used is not None and bool(written) and within(used.value, REFUSES)
         yield Finding(
-            severity=Severity.WARNING,
-            confidence=Confidence.POSSIBLE,
+            title="accelerate refuses to load the weights on rank 0 only without sending them"
+            if refused
+            else "",
+            severity=Severity.ERROR if refused else Severity.WARNING,
+            confidence=Confidence.LIKELY if refused else Confidence.POSSIBLE,
             because=f"only rank 0 loads the weights ({loads.at}), and fsdp_sync_module_states is "
-            f"off ({sends.at}); versions of accelerate that do not switch it on by themselves "
-            "leave the other ranks with random weights",
+            f"off ({sends.at}); "
+            + (
+                f"accelerate {used.value} ({used.at}) raises ValueError before it starts a rank"
+                if refused and used is not None
+                else "versions of accelerate that do not switch it on by themselves leave the "
+                "other ranks with random weights"
+            ),
             evidence=(
                 Observation(name="cpu_ram_efficient_loading", value=loads.value, source=loads.at),
                 Observation(name="sync_module_states", value=sends.value, source=sends.at),
