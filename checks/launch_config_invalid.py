@@ -22,6 +22,7 @@ from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
 from ddoctor.analysis.launch_mistakes import shown as named
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.saved_weights import without_weights
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
@@ -127,6 +128,11 @@ def _takes_a_file(call: SourceCall) -> bool:
     given = call.argument("config") or call.argument("config_params")
     path = given is None or re.fullmatch(r"""\w+\.\w+|(['"]).*\1""", given) is not None
     return path or call.origin("config") == ("json.load",)
+
+
+def weights_that_are_not_saved(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The script saves by a method that the configuration does not let save."""
+    yield from without_weights(plan, script)
 
 
 OF_LIGHTNING = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")

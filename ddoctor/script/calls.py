@@ -66,6 +66,7 @@ METHODS = frozenset(
         *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
         *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders", "setup"),
         *("set_transform", "with_transform", "join_uneven_inputs", "save_state"),
+        *("save_model", "save_16bit_model", "set_state_dict_type"),
         *OF_ACCELERATE,
     }
 )
