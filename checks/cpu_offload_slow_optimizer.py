@@ -28,12 +28,45 @@ OF_DEEPSPEED = (
 )
 OF_FSDP = "fsdp.offload_params"
 # deepspeed/runtime/engine.py: it refuses another optimizer, unless this is off.
+STAGE = ("zero-stage", "deepspeed.zero_optimization.stage", "deepspeed.zero_stage")
+OF_TORCH = "deepspeed.optimizer.params.torch_adam"
+ADAMS = ("torch.optim.Adam", "torch.optim.AdamW")
 FORCED = "deepspeed.zero_force_ds_cpu_optimizer"
 
 
-def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
+def in_a_launch(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:
     """What it costs, only a run shows; whether it is needed, a plan does."""
-    if (one := _offloaded(plan)) is not None:
+    one = _offloaded(plan)
+    if one is not None and (slow := _of_torch(plan, script)):
+        yield Finding(
+            title="torch's optimizer runs on the CPU, where DeepSpeed's own is much faster",
+            # Where DeepSpeed would refuse it, the file allows it on purpose.
+            severity=Severity.NOTE,
+            confidence=Confidence.LIKELY,
+            because=f"the optimizer step runs on the CPU ({one.at}), and by {slow}: "
+            "DeepSpeed's own is 5 to 7 times faster there, as its documentation says",
+            evidence=(
+                Observation(
+                    name=one.name,
+                    value=one.value,
+                    source="https://deepspeed.readthedocs.io/en/latest/optimizers.html",
+                ),
+            ),
+            fixes=(
+                Fix.python(
+                    summary="use the optimizer that DeepSpeed made for CPUs",
+                    paste="from deepspeed.ops.adam import DeepSpeedCPUAdam\n"
+                    "optimizer = DeepSpeedCPUAdam(model.parameters(), lr=lr)",
+                )
+                if plan.launch.get(OF_TORCH) is None
+                else Fix(
+                    summary="use the optimizer that DeepSpeed made for CPUs",
+                    paste='"torch_adam": false',
+                    language="text",
+                ),
+            ),
+        )
+    elif one is not None:
         yield Finding(
             severity=Severity.NOTE,
             confidence=Confidence.POSSIBLE,
@@ -73,8 +106,24 @@ def with_an_optimizer_of_torch(plan: LaunchPlan, script: Script) -> Iterator[Fin
             return
 
 
+def _of_torch(plan: LaunchPlan, script: Script | None) -> str:
+    """The optimizer of torch that DeepSpeed is to use; empty: none, or unknown."""
+    given, forced = plan.launch.get(OF_TORCH), plan.get(FORCED)
+    if given is not None and given.on:
+        return f"torch's own Adam (torch_adam, {given.at})"
+    allowed = forced is not None and not forced.on and plan.get(*OF_DEEPSPEED) is not None
+    for call in script.of("deepspeed.initialize") if allowed and script is not None else ():
+        made = call.origin("optimizer", 1)
+        if made and all(origin in ADAMS for origin in made):
+            return f"{made[0]} ({call.at.place})"
+    return ""
+
+
 def _offloaded(plan: LaunchPlan) -> Setting | None:
-    found = plan.get(*OF_DEEPSPEED)
+    found, stage = plan.get(*OF_DEEPSPEED), plan.get(*STAGE)
+    # Without ZeRO nothing is offloaded.
+    if found is not None and stage is not None and stage.number == 0:
+        return None
     if found is not None and found.value != "none":
         return found
     return plan.launch.get(OF_FSDP) if plan.launch.on(OF_FSDP) else None

@@ -41,6 +41,13 @@ OWN_VARIABLES = ("env.PET_MASTER_ADDR", "env.PET_RDZV_ENDPOINT", "env.PET_RDZV_B
 # torch.distributed.run fills in localhost for static rendezvous; accelerate asks for the address.
 ENDPOINTS = ("endpoint", "main-address")
 
+STAGE = ("zero-stage", "deepspeed.zero_optimization.stage", "deepspeed.zero_stage")
+OFFLOADED = (
+    "deepspeed.zero_optimization.offload_optimizer.device",
+    "deepspeed.offload_optimizer_device",
+)
+"""In DeepSpeed's file, and in accelerate's."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Mistake:
@@ -84,6 +91,7 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _drops_all(plan)
     yield from _trainer_and_deepspeed(launch)
     yield from _deepspeed(plan)
+    yield from _offloads_without_zero(plan)
     yield from _resumed(plan)
     yield from _without_gpus(plan)
     yield from _restarted_alone(launch)
@@ -450,7 +458,7 @@ def _deepspeed(plan: LaunchPlan) -> Iterator[Mistake]:
                 language="text",
             ),
         )
-    stage = plan.get("zero-stage", "deepspeed.zero_optimization.stage", "deepspeed.zero_stage")
+    stage = plan.get(*STAGE)
     offload = plan.get(
         "deepspeed.zero_optimization.offload_param.device", "deepspeed.offload_param_device"
     )
@@ -466,6 +474,25 @@ def _deepspeed(plan: LaunchPlan) -> Iterator[Mistake]:
             ),
             # The other stages ignore it.
             severity=Severity.NOTE,
+        )
+
+
+def _offloads_without_zero(plan: LaunchPlan) -> Iterator[Mistake]:
+    """Offloading is for stages 1 to 3 (deepspeed.ai/docs/config-json, offload_optimizer)."""
+    stage, offload = plan.get(*STAGE), plan.get(*OFFLOADED)
+    wanted = offload is not None and offload.value in ("cpu", "nvme")
+    if stage is not None and offload is not None and wanted and stage.number == 0:
+        yield Mistake(
+            because=f"the states of the optimizer are to be offloaded to {offload.value} "
+            f"({offload.at}), which ZeRO does from stage 1 on, and the stage is 0 ({stage.at})",
+            at=offload,
+            fix=Fix(
+                summary="use stage 2, or leave out offload_optimizer",
+                paste='"stage": 2',
+                language="text",
+            ),
+            confidence=Confidence.LIKELY,
+            severity=Severity.WARNING,
         )
 
 
