@@ -99,7 +99,7 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 evidence=(
                     Observation(name="host memory of all ranks", value=round(whole), unit="GiB"),
                 ),
-                fixes=_FIXES,
+                fixes=_OF_FSDP1 if script.of(SHARDING[0]) else _FIXES,
             )
             return
 
@@ -204,5 +204,25 @@ _FIXES = (
             "model.to_empty(device='cuda')\n"
             "dcp.load({'model': model.state_dict()}, checkpoint_id='checkpoint')"
         ),
+    ),
+)
+_OF_FSDP1 = (
+    Fix.python(
+        summary="let only rank 0 load the model, and let FSDP send each rank its shard",
+        paste=(
+            "if rank == 0:\n"
+            "    model = AutoModelForCausalLM.from_pretrained(name)\n"
+            "else:\n"
+            "    with torch.device('meta'):\n"
+            "        config = AutoConfig.from_pretrained(name)\n"
+            "        model = AutoModelForCausalLM.from_config(config)\n\n"
+            "def make_room(module):\n"
+            "    return module.to_empty(device='cuda', recurse=False)\n\n"
+            "model = FSDP(\n"
+            "    model, auto_wrap_policy=policy, device_id=local_rank, sync_module_states=True,\n"
+            "    param_init_fn=None if rank == 0 else make_room,\n"
+            ")"
+        ),
+        caution="the type of the weights must be the same on all ranks: give both calls one dtype",
     ),
 )

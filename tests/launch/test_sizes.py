@@ -11,7 +11,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.launch.review import review
 from ddoctor.report.launch import starts
 from tests.launch.files import FSDP, TWO_GPUS, told
-from tests.launch.reviewed import causes
+from tests.launch.reviewed import causes, reviewed
 
 DDP = """
     import torch, torch.distributed as dist
@@ -216,3 +216,15 @@ def test_no_checkpoints_of_an_unknown_model(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import torch\n")
     command = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
     assert "checkpoints" not in dict(starts(Evidence([*review(command, tmp_path)])))
+
+
+def test_the_fix_is_of_the_same_fsdp(tmp_path: Path) -> None:
+    source = """
+        from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+        from transformers import AutoModelForCausalLM
+        model = FSDP(AutoModelForCausalLM.from_pretrained("a/model-72b"), use_orig_params=True)
+    """
+    found = reviewed(tmp_path, "torchrun --nproc-per-node 8 train.py", source, gpus=8)
+    (first,) = [one for one in found if one.cause == "every-rank-loads-full-model"]
+    assert "sync_module_states=True" in first.fixes[0].paste
+    assert all("fsdp_version" not in fix.paste for fix in first.fixes)
