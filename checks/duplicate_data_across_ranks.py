@@ -377,6 +377,7 @@ def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[
     if seen is not None or not is_plain(script) or not shared or not whole:
         return
     yield Finding(
+        title="Several ranks evaluate the same samples, so they do the same work twice",
         severity=Severity.NOTE,
         confidence=Confidence.POSSIBLE,
         because=f"{shown(whole[0].at)} has no sampler, unlike {shared[0].at.place}: each rank that "
