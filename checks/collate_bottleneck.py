@@ -33,7 +33,14 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import NOTABLE, Feed, LoaderThroughput, sampled_at
 from ddoctor.analysis.loader_workers import advise, computed_once, worker_fix
 from ddoctor.analysis.loop_work import ON_BATCHES, LoopLine, Place
-from ddoctor.analysis.script_source import LOADER, evaluates, is_trained_on, shown, with_keywords
+from ddoctor.analysis.script_source import (
+    LOADER,
+    batches_on_cuda,
+    evaluates,
+    is_trained_on,
+    shown,
+    with_keywords,
+)
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import enough
 from ddoctor.evidence.loading import LoaderCurve, Loading
@@ -288,6 +295,9 @@ def pageable_in_the_source(script: Script, loading: Loading | None) -> Iterator[
         trains = is_trained_on(loader, script)
         pins = loader.argument("pin_memory", 7) or "False"
         if not trains or pins != "False" or "**" in loader.keywords or evaluates(loader):
+            continue
+        # Only memory of the host can be pinned.
+        if batches_on_cuda(loader, script) is not None:
             continue
         yield Finding(
             severity=Severity.NOTE,

@@ -42,12 +42,19 @@ from ddoctor.analysis.loader_workers import (
     worker_fix,
 )
 from ddoctor.analysis.loop_work import Place
-from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
+from ddoctor.analysis.script_source import (
+    LOADER,
+    batches_on_cuda,
+    evaluates,
+    shown,
+    started_workers,
+    with_keywords,
+)
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import Straggler, Stragglers, enough, few
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import LoaderCurve, Loading
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import RankUse
@@ -139,7 +146,10 @@ def without_workers(
     trains = any(loop.kind == "training" for loop in script.loops)
     trains = trains or any(one.framework == "Lightning" for one in script.imports)
     for loader in script.of(LOADER) if trains else ():
-        if _workers(loader, launch) == 0 and not evaluates(loader):
+        # One that puts its items on the GPU cannot do so in workers.
+        if batches_on_cuda(loader, script) is not None:
+            continue
+        if started_workers(loader, launch) == 0 and not evaluates(loader):
             yield Finding(
                 severity=Severity.NOTE,
                 confidence=Confidence.POSSIBLE,
@@ -204,13 +214,6 @@ def in_a_trainer(launch: Launch, script: Script) -> Iterator[Finding]:
                 ),
             )
             return
-
-
-def _workers(loader: SourceCall, launch: Launch | None) -> int | None:
-    """The number that the source shows, or that the script is started with; None: unknown."""
-    given = loader.argument("num_workers", 5) or ""
-    setting = launch.argument(given) if launch is not None and "." in given else None
-    return setting.number if setting is not None else worker_count(loader)
 
 
 def _by_its_batches(one: Straggler, loop: StepLoop) -> bool:

@@ -21,7 +21,13 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.loader_workers import start_workers_with
-from ddoctor.analysis.script_source import LOADER, shown, worker_count
+from ddoctor.analysis.script_source import (
+    LOADER,
+    batches_on_cuda,
+    shown,
+    started_workers,
+)
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
@@ -46,16 +52,6 @@ REFUSED = re.compile(
 CRASHED = re.compile(r"DataLoader worker .* is killed by signal: (Segmentation fault|Aborted)")
 # Where the main thread waits for a worker (torch/utils/data/dataloader.py).
 WAITS_FOR_WORKER = ("_try_get_data", "_get_data")
-
-
-FORKS = tuple(
-    f"{package}.{name}"
-    for package in ("multiprocessing", "torch.multiprocessing")
-    for name in ("Process", "Pool")
-)
-"""What starts processes by fork, on Linux and before Python 3.14."""
-OTHER_STARTS = ("set_start_method", "get_context", "set_forkserver_preload")
-USES_CUDA = ("torch.cuda.set_device", "torch.cuda.init", "torch.cuda.synchronize")
 
 
 def refused_by_cuda(run: TrainingRun) -> Iterator[Finding]:
@@ -126,54 +122,40 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         )
 
 
-def cuda_in_the_dataset(script: Script) -> Iterator[Finding]:
-    """The source of a dataset puts items on the GPU, in workers that are forked."""
-    if script.of("torch.multiprocessing.set_start_method", "multiprocessing.set_start_method"):
+def cuda_in_the_workers(script: Script, launch: Launch | None) -> Iterator[Finding]:
+    """A dataset or a collate function uses the GPU, in workers that are forked."""
+    starts = script.of("torch.multiprocessing.set_start_method", "multiprocessing.set_start_method")
+    if any(one.argument("method", 0) != "'fork'" for one in starts):
         return
     for loader in script.of(LOADER):
-        made, count = loader.origin("dataset", 0), worker_count(loader) or 0
-        for one in script.datasets:
-            forks = count > 0 and not {"multiprocessing_context", "**"} & {*loader.keywords}
-            if one.cuda is not None and made == (one.name,) and forks:
-                yield Finding(
-                    severity=Severity.ERROR,
-                    confidence=Confidence.LIKELY,
-                    because=(
-                        f"{shown(one.cuda)} uses CUDA in the {count} workers of "
-                        f"{shown(loader.at)}, which are forked from a process that uses CUDA"
-                    ),
-                    fixes=(_ON_THE_CPU, _FORKSERVER),
-                )
-                return
+        used, count = batches_on_cuda(loader, script), started_workers(loader, launch) or 0
+        context = loader.argument("multiprocessing_context", 11) or "'fork'"
+        if used is not None and count and context == "'fork'" and "**" not in loader.keywords:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(used)} uses CUDA in the {count} workers of "
+                    f"{shown(loader.at)}, which are forked from a process that uses CUDA"
+                ),
+                fixes=(_ON_THE_CPU, _FORKSERVER),
+            )
+            return
 
 
 def processes_after_cuda(script: Script) -> Iterator[Finding]:
     """A process that is forked from one that has used CUDA cannot use it."""
-    if any(one.name.endswith(OTHER_STARTS) for one in script.calls):
+    for one in script.forks:
+        fails = one.child is not None
+        then = f"{shown(one.child)} fails there" if one.child else "the child fails if it uses CUDA"
+        yield Finding(
+            severity=Severity.WARNING if fails else Severity.NOTE,
+            confidence=Confidence.LIKELY if fails else Confidence.POSSIBLE,
+            because=f"{shown(one.at)} forks this process after {shown(one.before)} has used CUDA: "
+            f"{then}",
+            fixes=(_SPAWN,),
+        )
         return
-    uses = [one for one in script.calls if one.name in USES_CUDA or one.name == ".cuda"]
-    for one in script.of(*FORKS):
-        if one.always and "mp_context" not in one.keywords and "context" not in one.keywords:
-            same = (one.at.file, one.at.function)
-            before = [
-                use
-                for use in uses
-                if (use.at.file, use.at.function) == same and use.at.line < one.at.line
-            ]
-            if before and all(use.always for use in before[:1]):
-                yield Finding(
-                    severity=Severity.NOTE,
-                    confidence=Confidence.POSSIBLE,
-                    because=f"{shown(one.at)} forks this process after {shown(before[0].at)} has "
-                    "used CUDA: the child fails if it uses CUDA as well",
-                    fixes=(
-                        Fix.python(
-                            summary="start processes by spawn, or before CUDA is used",
-                            paste='multiprocessing.set_start_method("spawn")',
-                        ),
-                    ),
-                )
-                return
 
 
 def _loaders(one: RankEnding, loading: Loading | None) -> Sequence[Loader]:
@@ -213,6 +195,11 @@ _ON_THE_CPU = Fix.python(
         "for batch in DataLoader(…, pin_memory=True):\n"
         "    batch = batch.to(device, non_blocking=True)"
     ),
+)
+_SPAWN = Fix.python(
+    summary="start processes by spawn, or before CUDA is used",
+    paste='processes = multiprocessing.get_context("spawn")\nprocesses.Process(target=…).start()',
+    caution="spawn imports the script again: keep what trains behind `if __name__ == …`",
 )
 _FORKSERVER = start_workers_with("forkserver")
 _WITHOUT_THREADS = Fix.python(

@@ -7,6 +7,7 @@ import re
 from contextlib import suppress
 from itertools import chain
 
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.evidence.source_text import syntax_tree
 
@@ -63,6 +64,21 @@ def worker_count(loader: SourceCall) -> int | None:
     if len(made) == 1 and made[0].isdigit():
         return int(made[0])
     return int(given) if given.isdigit() else None
+
+
+def started_workers(loader: SourceCall, launch: Launch | None) -> int | None:
+    """The number that the source shows, or that the script is started with; None: unknown."""
+    given = loader.argument("num_workers", 5) or ""
+    setting = launch.argument(given) if launch is not None and "." in given else None
+    return setting.number if setting is not None else worker_count(loader)
+
+
+def batches_on_cuda(loader: SourceCall, script: Script) -> SourceLine | None:
+    """Where the dataset or the collate function of a loader uses the GPU."""
+    made = loader.origin("dataset", 0)
+    by_dataset = (one.cuda for one in script.datasets if made == (one.name,))
+    by_collate = (one.at for one in script.collates_on_cuda if one.loader == loader.at)
+    return next((one for one in (*by_dataset, *by_collate) if one is not None), None)
 
 
 def written(call: SourceCall) -> str:

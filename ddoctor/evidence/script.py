@@ -168,6 +168,23 @@ class SourceDataset(Part, frozen=True, kw_only=True):
     """Where an item is put on the GPU."""
 
 
+class SourceCollating(Part, frozen=True, kw_only=True):
+    """A DataLoader whose ``collate_fn`` puts batches on the GPU."""
+
+    loader: SourceLine
+    at: SourceLine
+
+
+class SourceFork(Part, frozen=True, kw_only=True):
+    """A process that is forked after its parent has used CUDA."""
+
+    at: SourceLine
+    before: SourceLine
+    """What has used CUDA."""
+    child: SourceLine | None = None
+    """What surely uses it in the child; None: the source shows nothing."""
+
+
 class SourceSeed(Part, frozen=True, kw_only=True):
     """A function that seeds random numbers alike on every rank: with a constant, or a worker."""
 
@@ -332,6 +349,8 @@ class Script(Section, frozen=True, kw_only=True):
     loops: tuple[SourceLoop, ...] = ()
     settings: tuple[SourceSetting, ...] = ()
     datasets: tuple[SourceDataset, ...] = ()
+    collates_on_cuda: tuple[SourceCollating, ...] = ()
+    forks: tuple[SourceFork, ...] = ()
     constant_seeds: tuple[SourceSeed, ...] = ()
     over_own_keys: tuple[SourceKeys, ...] = ()
     sharding_calls: tuple[SourceSharding, ...] = ()

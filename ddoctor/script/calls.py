@@ -112,7 +112,7 @@ def _shown(value: ast.expr, call: Call) -> str:
 
 def uses_cuda(call: Call) -> bool:
     """Whether it makes the process choose its GPUs."""
-    moved = call.method == "to" and any(map(_names_cuda, call.node.args))
+    moved = call.method == "to" and any(map(names_cuda, call.node.args))
     on_gpu = call.method == "cuda" or moved
     # transformers' parser makes the TrainingArguments, which choose the device.
     by_parser = call.method in PARSES and "TrainingArguments" in call.scope.names.all
@@ -156,14 +156,14 @@ def _only_fsdp(model: ast.expr, call: Call) -> bool:
 
 def _is_cuda(argument: ast.expr, call: Call) -> bool:
     """Whether an argument of ``to`` is surely the GPU, or the device of the script's options."""
-    if _names_cuda(argument) or "'cuda'" in origins(argument, call.scope):
+    if names_cuda(argument) or "'cuda'" in origins(argument, call.scope):
         return True
     # Such as `args.device`, whose value the launch knows.
     of_options = isinstance(argument, ast.Attribute | ast.Subscript)
     return of_options and own_name(argument) == "device"
 
 
-def _names_cuda(argument: ast.expr) -> bool:
+def names_cuda(argument: ast.expr) -> bool:
     """Whether an argument of ``to`` is surely the GPU: ``"cuda"`` or ``f"cuda:{rank}"``."""
     first = argument.values[0] if isinstance(argument, ast.JoinedStr) and argument.values else None
     text = first if first is not None else argument

@@ -102,6 +102,14 @@ class Objects:
         bases = (self.functions.get(f"{one}.{name}") for one in self._bases(owner))
         return next((one for one in bases if one is not None), None)
 
+    def run(self, function: ast.expr, scope: Scope) -> Scope | None:
+        """The function of the script that a value is, also of an object that can be called."""
+        if isinstance(function, ast.Call):
+            owners = sorted(self.classes(function, scope))
+            found = (self.method(owner, "__call__") for owner in owners)
+            return next((one for one in found if one is not None), None)
+        return self._run(function, scope, scope.named(function), DEEPEST)
+
     # What a call runs.
 
     def _resolved(self, call: Call) -> Scope | None:

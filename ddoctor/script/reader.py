@@ -12,6 +12,8 @@ from ddoctor.evidence.script import (
     Script,
     SourceAveraging,
     SourceBatches,
+    SourceCollating,
+    SourceFork,
     SourceFrozen,
     SourceKeys,
     SourceLine,
@@ -37,6 +39,7 @@ from ddoctor.script.calls import (
 from ddoctor.script.checkpoints import restored
 from ddoctor.script.datasets import datasets
 from ddoctor.script.exhausting import exhausts
+from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.losses import kept
 from ddoctor.script.mixed_layers import mixed_layers
@@ -113,6 +116,20 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         settings=_first(_settings(program, at)),
         datasets=_first(
             one for walk in walks for one in datasets(walk.scopes[0], program, at, on_cuda)
+        ),
+        collates_on_cuda=_first(
+            SourceCollating(
+                loader=at(one.loader.node, one.loader.scope), at=at(one.at.node, one.at.scope)
+            )
+            for one in collates_on_cuda(program)
+        ),
+        forks=_first(
+            SourceFork(
+                at=at(one.at.node, one.at.scope),
+                before=at(one.before.node, one.before.scope),
+                child=at(one.child.node, one.child.scope) if one.child is not None else None,
+            )
+            for one in forks(program)
         ),
         constant_seeds=_first(
             SourceSeed(function=name, at=at(node, scope), by_worker=by_worker)

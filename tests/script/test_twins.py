@@ -16,6 +16,7 @@ from tests.script.sources import ACCELERATE, LOADER, SET_UP, ddp
 from tests.script.twins import (
     data,
     flattened,
+    forks,
     models,
     objects,
     ranks,
@@ -29,6 +30,7 @@ from tests.script.twins.parts import ON_ONE
 TWINS = {
     **data.TWINS,
     **flattened.TWINS,
+    **forks.TWINS,
     **models.TWINS,
     **objects.TWINS,
     **ranks.TWINS,
