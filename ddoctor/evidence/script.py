@@ -130,10 +130,11 @@ class SourceLoop(Part, frozen=True, kw_only=True):
 
 
 class SourceSetting(Part, frozen=True, kw_only=True):
-    """An assignment to a setting of torch or to an environment variable."""
+    """An assignment to a setting of torch or of a model, or to an environment variable."""
 
     name: str
-    """Such as ``torch.backends.cudnn.benchmark`` or ``os.environ[CUDA_VISIBLE_DEVICES]``."""
+    """Such as ``torch.backends.cudnn.benchmark``, ``os.environ[CUDA_VISIBLE_DEVICES]`` or
+    ``.use_cache``, an attribute."""
     value: str
     at: SourceLine
     within: tuple[Within, ...] = ()

@@ -72,7 +72,8 @@ MOST_FACTS = 2000
 """Of each kind; a script of 5,000 lines has some hundred."""
 LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkpoint")
 """Functions that read a model or its state from a file."""
-SETTINGS = ("torch.backends.", "os.environ[")
+SETTINGS = ("torch.backends.", "os.environ[", ".use_cache")
+"""Beginnings of what a script sets; the last one is an attribute of a model's config."""
 
 Fact = TypeVar("Fact")
 

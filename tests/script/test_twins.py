@@ -14,6 +14,7 @@ from tests.launched import launch
 from tests.script.conftest import Read
 from tests.script.sources import ACCELERATE, LOADER, SET_UP, ddp
 from tests.script.twins import (
+    checkpoints,
     data,
     flattened,
     forks,
@@ -28,6 +29,7 @@ from tests.script.twins import (
 from tests.script.twins.parts import ON_ONE
 
 TWINS = {
+    **checkpoints.TWINS,
     **data.TWINS,
     **flattened.TWINS,
     **forks.TWINS,
