@@ -306,17 +306,8 @@ def by_another_number(script: Script, launch: Launch | None) -> Iterator[Finding
 
 def not_prepared(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
     """accelerate splits the DataLoaders that it prepares, and the training uses another one."""
-    prepared = [name for one in script.of(".prepare") for name in one.arguments]
-    frameworks = {one.framework for one in script.imports}
-    if (
-        seen is not None
-        or frameworks - PLAIN != {"accelerate"}
-        or not prepared
-        or any(name.startswith("*") for name in prepared)
-        or script.splits
-        or script.unseen
-        or any("prepare_data_loader" in one.name for one in script.calls)
-    ):
+    prepared = _prepared(script) if seen is None else ()
+    if not prepared:
         return
     for loader in script.of(LOADER):
         name = loader.assigned
@@ -339,6 +330,45 @@ def not_prepared(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def evaluation_not_prepared(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    """accelerate splits the data of the training, and every rank reads all of another loader."""
+    prepared = _prepared(script) if seen is None else ()
+    loaders = script.of(LOADER)
+    if not any(one.assigned in prepared and not evaluates(one) for one in loaders):
+        return
+    for loader in loaders:
+        name = loader.assigned
+        read = next((one.at for one in script.whole_reads if one.loader == loader.at), None)
+        whole = read is not None and evaluates(loader) and not _shares(loader)
+        if read is not None and whole and name and name not in prepared:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(loader.at)} is not among what accelerator.prepare gets "
+                f"({', '.join(prepared)}), so every rank reads all of it at {read.place}",
+                fixes=(
+                    Fix.python(
+                        summary="prepare it as well, and gather the results of all ranks",
+                        paste=f"{name} = accelerator.prepare({name})\n"
+                        "predictions, labels = accelerator.gather_for_metrics("
+                        "(predictions, labels))",
+                        caution="accelerate then also moves the batches to the device",
+                    ),
+                ),
+            )
+            return
+
+
+def _prepared(script: Script) -> Sequence[str]:
+    """What accelerate prepares; empty: nothing, or something else may share data out as well."""
+    names = [name for one in script.of(".prepare") for name in one.arguments]
+    alone = {one.framework for one in script.imports} - PLAIN == {"accelerate"}
+    by_loader = any("prepare_data_loader" in one.name for one in script.calls)
+    other = bool(script.splits or script.unseen) or by_loader
+    starred = any(name.startswith("*") for name in names)
+    return () if other or starred or not alone else names
 
 
 def not_set_up(script: Script, seen: DataSeen | None) -> Iterator[Finding]:

@@ -186,6 +186,13 @@ class SourceFork(Part, frozen=True, kw_only=True):
     """What surely uses it in the child; None: the source shows nothing."""
 
 
+class SourceReading(Part, frozen=True, kw_only=True):
+    """A loop in which every rank reads a DataLoader as the script has made it; no training."""
+
+    at: SourceLine
+    loader: SourceLine
+
+
 class SourceSeed(Part, frozen=True, kw_only=True):
     """A function that seeds random numbers alike on every rank: with a constant, or a worker."""
 
@@ -352,6 +359,7 @@ class Script(Section, frozen=True, kw_only=True):
     datasets: tuple[SourceDataset, ...] = ()
     collates_on_cuda: tuple[SourceCollating, ...] = ()
     forks: tuple[SourceFork, ...] = ()
+    whole_reads: tuple[SourceReading, ...] = ()
     constant_seeds: tuple[SourceSeed, ...] = ()
     over_own_keys: tuple[SourceKeys, ...] = ()
     sharding_calls: tuple[SourceSharding, ...] = ()

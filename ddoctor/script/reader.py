@@ -21,6 +21,7 @@ from ddoctor.evidence.script import (
     SourceMixture,
     SourceNoise,
     SourcePrecision,
+    SourceReading,
     SourceSampler,
     SourceSchedule,
     SourceSeed,
@@ -66,6 +67,7 @@ from ddoctor.script.stopping import own_stops
 from ddoctor.script.switches import Test
 from ddoctor.script.token_means import token_means
 from ddoctor.script.unused_layers import unused_layers
+from ddoctor.script.whole_reads import whole_reads
 
 FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 MOST_FACTS = 2000
@@ -131,6 +133,10 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
                 child=at(one.child.node, one.child.scope) if one.child is not None else None,
             )
             for one in forks(program)
+        ),
+        whole_reads=_first(
+            SourceReading(at=at(one.node, one.scope), loader=at(loader.node, loader.scope))
+            for one, loader in whole_reads(program)
         ),
         constant_seeds=_first(
             SourceSeed(function=name, at=at(node, scope), by_worker=by_worker)
