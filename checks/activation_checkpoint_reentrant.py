@@ -10,9 +10,6 @@ A re-entrant checkpoint passes gradients on only if an input of its block needs 
 embedding none does, so adapters (LoRA) inside the blocks get no gradient. transformers 5 cares for
 that.
 
-A model of transformers that is asked for ``use_cache=True`` as well switches its cache off in
-training, with a message.
-
 Symptoms: "Expected to mark a variable ready only once" (DDP), or "Recomputed values for the
 following tensors have different metadata" (FSDP). A single process runs without an error. With a
 frozen embedding: "None of the inputs have requires_grad=True", on one process as well.
@@ -262,47 +259,6 @@ def of_a_frozen_model(
             ),
         )
         return
-
-
-def with_a_cache(script: Script) -> Iterator[Finding]:
-    """A cache of keys and values that checkpointing switches off.
-
-    While it trains with checkpointing, each model of transformers sets ``use_cache=False`` with a
-    message. Its Trainer sets the config by its own option, so a Trainer's script is left alone.
-    """
-    sets = [one for one in script.settings if one.name == ".use_cache"]
-    trained = [one.at for one in script.loops if one.kind == "training"]
-    # Generated text uses the cache: nothing is checkpointed without gradients.
-    quiet = any(one.value != "True" for one in sets) or bool(script.of(".generate"))
-    blocks = script.of(".gradient_checkpointing_enable")
-    if quiet or not blocks or any(one.framework == "Trainer" for one in script.imports):
-        return
-    asked = [one.at for one in sets if not one.within]
-    asked += [
-        one.at
-        for one in script.calls
-        if one.name.startswith("transformers.") and one.argument("use_cache") == "True"
-    ]
-    for at in asked:
-        here = [one.line for one in trained if (one.file, one.function) == (at.file, at.function)]
-        # What follows a training is for the use of the model.
-        if trained and all(at.line < line for line in here):
-            yield Finding(
-                severity=Severity.NOTE,
-                confidence=Confidence.LIKELY,
-                title="use_cache=True has no effect while activations are checkpointed",
-                because=f"{shown(at)} asks for a cache of keys and values, and "
-                f"{shown(blocks[0].at)} recomputes activations: transformers then switches the "
-                "cache off in training, with a message",
-                fixes=(
-                    Fix.python(
-                        summary="switch the cache off for the training",
-                        paste="model.config.use_cache = False",
-                        caution="set it to True again to generate text",
-                    ),
-                ),
-            )
-            return
 
 
 _STATIC = Fix.python(

@@ -27,7 +27,7 @@ from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.network import Network
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -172,22 +172,40 @@ def a_cache_in_training(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     ]
     on = plan.launch.get("arg.gradient_checkpointing")
     by = checkpoints[0].at.place if checkpoints else on.at if on is not None and on.on else ""
-    for one in script.calls if by else ():
-        if one.name.startswith("transformers.") and one.argument("use_cache") == "True":
-            yield Finding(
-                severity=Severity.NOTE,
-                confidence=Confidence.LIKELY,
-                title="The model is asked for a cache that it cannot have in training",
-                because=f"{shown(one.at)} asks for a cache of keys and values, which checkpoints "
-                f"({by}) exclude: transformers warns and trains without it",
-                fixes=(
-                    Fix.python(
-                        summary="ask for the cache only to generate",
-                        paste=with_keywords(one, use_cache="False"),
-                    ),
-                ),
-            )
-            return
+    asked = [
+        (one.at, with_keywords(one, use_cache="False"))
+        for one in script.calls
+        if one.name.startswith("transformers.") and one.argument("use_cache") == "True"
+    ]
+    asked += [(at, at.text.replace("True", "False")) for at in _caches_on(script)]
+    for at, without in asked if by else ():
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.LIKELY,
+            title="The model is asked for a cache that it cannot have in training",
+            because=f"{shown(at)} asks for a cache of keys and values, which checkpoints "
+            f"({by}) exclude: transformers warns and trains without it",
+            fixes=(Fix.python(summary="ask for the cache only to generate", paste=without),),
+        )
+        return
+
+
+def _caches_on(script: Script) -> Iterator[SourceLine]:
+    """Where ``model.config.use_cache = True`` precedes a training loop of the script's own.
+
+    A Trainer sets it by its own argument. Text that the script generates may use the cache, and so
+    may what follows the training.
+    """
+    sets = [one for one in script.settings if one.name == ".use_cache"]
+    trained = [one.at for one in script.loops if one.kind == "training"]
+    by_trainer = any(one.framework == "Trainer" for one in script.imports)
+    if by_trainer or script.of(".generate") or any(one.value != "True" for one in sets):
+        return
+    for one in sets:
+        at, here = one.at, (one.at.file, one.at.function)
+        after = [loop for loop in trained if (loop.file, loop.function) == here]
+        if trained and not one.within and all(at.line < loop.line for loop in after):
+            yield at
 
 
 def at_another_host(plan: LaunchPlan, network: Network) -> Iterator[Finding]:

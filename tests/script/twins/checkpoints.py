@@ -16,19 +16,13 @@ def tuned(set_up: str, *, end: str = "") -> str:
 
 
 TWINS = {
-    "a cache beside checkpoints": (
-        "activation-checkpoint-reentrant",
+    "a cache that a line switches on, beside checkpoints": (
+        "launch-config-invalid",
         tuned(MODEL.format("") + ASKED.format(True) + ENABLES),
         tuned(MODEL.format("") + ASKED.format(False) + ENABLES),
         tuned(MODEL.format("") + ASKED.format(True)),
         tuned(MODEL.format("") + ENABLES),
         tuned(MODEL.format("") + ENABLES, end="\n" + ASKED.format(True)),
         tuned(MODEL.format("") + ASKED.format(True) + ENABLES, end="\nmodel.generate(words)\n"),
-    ),
-    "a model that is loaded with a cache, beside checkpoints": (
-        "activation-checkpoint-reentrant",
-        tuned(MODEL.format(", use_cache=True") + ENABLES),
-        tuned(MODEL.format(", use_cache=False") + ENABLES),
-        tuned(MODEL.format(", use_cache=True") + ENABLES + ASKED.format(False)),
     ),
 }
