@@ -28,7 +28,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
-from ddoctor.analysis.ddp_options import no_search
+from ddoctor.analysis.ddp_options import TAKES_OPTIONS, no_search
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.script_source import LONG, shown
 from ddoctor.analysis.versions import version
@@ -146,7 +146,7 @@ def in_a_log(run: TrainingRun) -> Iterator[Finding]:
 def in_the_source(script: Script) -> Iterator[Finding]:
     models = [
         one
-        for one in script.of("torch.nn.parallel.DistributedDataParallel")
+        for one in script.of(*TAKES_OPTIONS)
         if one.argument("find_unused_parameters") == "True"
         and one.argument("static_graph") in (None, "False")
     ]

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from statistics import median
 
 from ddoctor.analysis import log_events
-from ddoctor.analysis.ddp_options import no_search
+from ddoctor.analysis.ddp_options import TAKES_OPTIONS, no_search
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.script_source import shown, with_keywords
 from ddoctor.evidence.log import Log
@@ -75,7 +75,7 @@ def never_found_any(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> 
 
 def in_the_source(script: Script) -> Iterator[Finding]:
     """A static graph is searched once anyway; torch/nn/parallel/distributed.py."""
-    for one in script.of("torch.nn.parallel.DistributedDataParallel"):
+    for one in script.of(*TAKES_OPTIONS):
         words = ("find_unused_parameters", "static_graph")
         if all(one.argument(word) == "True" for word in words):
             yield Finding(

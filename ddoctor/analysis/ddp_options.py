@@ -5,6 +5,13 @@ from __future__ import annotations
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.models import Fix
 
+TAKES_OPTIONS = (
+    "torch.nn.parallel.DistributedDataParallel",
+    "accelerate.DistributedDataParallelKwargs",
+    "accelerate.utils.DistributedDataParallelKwargs",
+)
+"""What gets DDP's options in a source, under the same names."""
+
 
 def no_search(words: FrameworkWords, summary: str, gain: str | None = None) -> Fix:
     """The fix that switches off the search for unused parameters."""
