@@ -3,7 +3,8 @@
 float32 matrix multiplications do not use tensor cores, and run at a fraction of the speed, unless
 ``torch.set_float32_matmul_precision`` is "high" (TF32). ``cudnn.benchmark`` tries all algorithms
 for each new input shape: useful with fixed shapes, slow if every batch has another shape.
-Deterministic mode excludes the fast algorithms.
+Deterministic mode excludes the fast algorithms. With ``cudnn.enabled = False``, torch runs its own
+kernels.
 
 Symptoms: the GPUs are busy, but far below the throughput that others report for them.
 
@@ -11,17 +12,19 @@ To fix it, call ``torch.set_float32_matmul_precision("high")``, set ``cudnn.benc
 input shapes, and switch off deterministic mode.
 """
 
-# Above 150 lines: four settings, each with a different condition and fix.
+# Above 150 lines: several settings, each with a different condition and fix.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceLine
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -34,6 +37,11 @@ COMPUTE = 0.1
 KEEP_COMING = 0.5
 # A vision transformer has one, for its patches; ResNet-18 has 20.
 CONVOLUTIONAL = 10
+
+CUDNN = "torch.backends.cudnn.enabled"
+TF32 = ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32")
+# TF32 changes nothing there; and `set_float32_matmul_precision` has the last word on matmul.
+HALF = re.compile(r"autocast|float16|fp16|bf16|\.half\(|matmul_precision|mixed_precision")
 
 
 def without_tensor_cores(use: RankUse, steps: Steps | None) -> Iterator[Finding]:
@@ -197,6 +205,62 @@ def deterministic_in_the_source(script: Script, use: RankUse | None) -> Iterator
                 ),
             ),
         )
+
+
+def cudnn_off_in_the_source(script: Script, use: RankUse | None) -> Iterator[Finding]:
+    """torch then runs its own kernels for convolutions and recurrent layers."""
+    if use is not None:
+        return
+    off = _switched_off(script, CUDNN)
+    if off is not None:
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+            because=f"{shown(off)} leaves convolutions and recurrent layers to torch's own, slower "
+            "kernels: useful to look for a fault of cuDNN; a run without it would show its cost",
+            fixes=(Fix.python(summary="leave cuDNN on", paste=f"{CUDNN} = True"),),
+        )
+
+
+def tf32_off_in_the_source(
+    script: Script, launch: Launch | None, use: RankUse | None
+) -> Iterator[Finding]:
+    """Neither matmul nor convolutions in float32 may use the tensor cores."""
+    off = [_switched_off(script, name) for name in TF32]
+    if use is not None or _in_half_precision(script, launch):
+        return
+    if (matmul := off[0]) is not None and (convolution := off[1]) is not None:
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+            because=f"{shown(matmul)} and {convolution.place} keep float32 off the tensor cores, "
+            "and no line trains in bfloat16 or float16: useful where each digit counts; a run with "
+            "TF32 would show the gain",
+            fixes=(
+                Fix.python(
+                    summary="allow TF32",
+                    paste="\n".join(f"{name} = True" for name in TF32),
+                    caution="rounds the factors to 10 bits of mantissa; sums stay in float32",
+                ),
+            ),
+        )
+
+
+def _switched_off(script: Script, name: str) -> SourceLine | None:
+    """Where the script's last word on a setting is False, in every run."""
+    sets = [one for one in script.settings if one.name == name]
+    off = all(one.value == "False" and not one.within for one in sets)
+    return sets[0].at if sets and off else None
+
+
+def _in_half_precision(script: Script, launch: Launch | None) -> bool:
+    """Whether a line or the launch may choose another type than float32."""
+    told = launch.get("precision") if launch is not None else None
+    if told is not None and told.value != "no":
+        return True
+    by_name = any(HALF.search(one.name) for one in script.calls)
+    texts = (one.at.text for one in script.calls)
+    return by_name or bool(script.precisions) or any(map(HALF.search, texts))
 
 
 def _on_gpus(use: RankUse) -> Sequence[RankFlags]:

@@ -30,6 +30,7 @@ FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
 MATTERING = (
     *("torch.distributed.", "torch.utils.data.", "torch.nn.parallel.", "torch.nn.DataParallel"),
     *("torch.save", "torch.load", "torch.autograd.", "torch.use_deterministic_algorithms"),
+    *("torch.autocast", "torch.amp.", "torch.cuda.amp.", "torch.set_float32_matmul_precision"),
     *("torch.utils.checkpoint.", "torch.utils.tensorboard.", "torch.device"),
     *("torch.multiprocessing.", "multiprocessing.", "concurrent.futures.ProcessPoolExecutor"),
     *("wandb.init", "accelerate.", "deepspeed.init", "gc.collect", "lightning.", "transformers."),
