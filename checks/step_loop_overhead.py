@@ -17,6 +17,7 @@ fused optimizer or a larger batch makes kernels fewer and larger.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, live_cost, live_loop, loop_lines
@@ -70,12 +71,18 @@ IN_EACH_STEP = (
         WAITS,
         "measure in one step of a hundred",
     ),
-    ((".item",), WAITS, "read values back in one step of a hundred"),
+    ((".item", ".cpu"), WAITS, "read values back in one step of a hundred"),
     (
         ("print",),
         "every rank writes a line, and waits for the GPU if the line shows a value of it",
         "print in one step of a hundred, on rank 0",
     ),
+)
+
+# As the source has it, with no other condition.
+ON_RANK_0 = re.compile(
+    r"if (?:[\w.]*rank(?:\(\))? == 0|not [\w.]*rank"
+    r"|[\w.]*(?:is_main|is_master|main_process|master_process)\w*(?:\(\))?):"
 )
 
 
@@ -278,6 +285,36 @@ def in_the_source(script: Script, steps: Steps | None) -> Iterator[Finding]:
                     ),
                 ),
             )
+
+
+def printed_on_one_rank(script: Script, steps: Steps | None) -> Iterator[Finding]:
+    """Rank 0 waits for its GPU to show a loss, and the others wait for rank 0."""
+    if steps is not None and enough(steps):
+        return
+    losses = {(one.at.file, one.at.function, one.on) for one in script.of(".backward") if one.on}
+    for one in script.of("print"):
+        shows = any(
+            re.search(rf"\b{re.escape(name)}\b", text)
+            for file, function, name in losses
+            if (file, function) == (one.at.file, one.at.function)
+            for text in one.arguments
+        )
+        branch = one.branch.text if one.branch is not None else ""
+        # The branch itself may hold in few steps, as may what leads to it.
+        every = one.step == ("one-rank",) and not one.unless and ON_RANK_0.fullmatch(branch)
+        if shows and every:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.POSSIBLE,
+                because=f"every step of the training loop runs {shown(one.at)} on rank 0: {WAITS}",
+                fixes=(
+                    Fix.python(
+                        summary="print in one step of a hundred",
+                        paste=f"if step % 100 == 0:\n    {one.at.text}",
+                    ),
+                ),
+            )
+            return
 
 
 def anomaly_mode_in_the_source(script: Script, use: RankUse | None) -> Iterator[Finding]:

@@ -62,7 +62,16 @@ Seen with bitsandbytes 0.50 and mmengine 0.10, which the others import, and in u
 STARTS_CUDA = ("transformers.TrainingArguments", "accelerate.Accelerator")
 METHODS = frozenset(
     {
-        *("backward", "step", "item", "set_epoch", "no_sync", "accumulate", "load_state_dict"),
+        *(
+            "backward",
+            "step",
+            "item",
+            "cpu",
+            "set_epoch",
+            "no_sync",
+            "accumulate",
+            "load_state_dict",
+        ),
         *("gradient_checkpointing_enable", "cuda", "to", "DistributedSampler"),
         *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
         *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders", "setup"),

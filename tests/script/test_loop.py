@@ -35,7 +35,7 @@ def test_losses_keep_their_graph_under_accelerate(review: Review) -> None:
         f"{STEP}total += loss.detach()",
         f"{STEP}total += float(loss)",
         f"{STEP}loss = loss.detach()\ntotal += loss",
-        f"{STEP}losses.append(loss.detach().cpu())",
+        f"{STEP}losses.append(loss.detach())",
         f"{STEP}meter.update(loss)",
         f"{STEP}total += reduce(loss)",
         # Made in the step, or emptied in it.
@@ -101,7 +101,13 @@ def test_quiet_where_a_framework_accumulates(review: Review) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["x = loss.item()", "torch.cuda.synchronize()", "torch.cuda.empty_cache()"]
+    "line",
+    [
+        "x = loss.item()",
+        "losses.append(loss.detach().cpu())",
+        "torch.cuda.synchronize()",
+        "torch.cuda.empty_cache()",
+    ],
 )
 def test_what_each_step_calls_is_noted(review: Review, line: str) -> None:
     found = review(ddp(step=f"{STEP}{line}"))
@@ -182,11 +188,21 @@ def test_each_step_prints_on_all_ranks(review: Review) -> None:
     assert (found[LOOP].severity, "(`print(loss)`)" in found[LOOP].because) == (Severity.NOTE, True)
     for quiet in (
         "if number % 50 == 0:\n    print(loss)",
-        "if dist.get_rank() == 0:\n    print(loss)",
+        "if dist.get_rank() == 0:\n    print(number)",
+        "if dist.get_rank() == 0 and number % 50 == 0:\n    print(loss)",
+        "shows = dist.get_rank() == 0 and number % 50 == 0\nif shows:\n    print(loss)",
+        "if number % 50:\n    continue\nif dist.get_rank() == 0:\n    print(loss)",
         "print = log\nprint(loss)",
     ):
         assert review(ddp(step=f"{STEP}{quiet}")) == {}
     assert review(ddp(epoch="print(loss)")) == {}
+
+
+@pytest.mark.parametrize("test", ["dist.get_rank() == 0", "rank == 0", "args.is_main_process"])
+def test_each_step_prints_the_loss_on_one_rank(review: Review, test: str) -> None:
+    found = review(ddp(step=f"{STEP}if {test}:\n    print('loss', loss)"))
+    assert found.keys() == {LOOP}
+    assert "on rank 0: the host waits" in found[LOOP].because
 
 
 BLOCK = "checkpoint(block, batch, use_reentrant=True)"
