@@ -27,7 +27,7 @@ from ddoctor.analysis.loop_work import LoopLine, Place
 from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import SLOWER_BY, enough
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.evidence.trace import SyncCall, Traces
 from ddoctor.evidence.training import RankUse
@@ -79,6 +79,7 @@ IN_EACH_STEP = (
     ),
 )
 
+SUMS = re.compile(r"(?P<sum>[\w.]+) \+= |(?P<list>[\w.]+)\.append\(")
 # As the source has it, with no other condition.
 ON_RANK_0 = re.compile(
     r"if (?:[\w.]*rank(?:\(\))? == 0|not [\w.]*rank"
@@ -280,11 +281,26 @@ def in_the_source(script: Script, steps: Steps | None) -> Iterator[Finding]:
                 confidence=Confidence.POSSIBLE,
                 because=f"every step of the training loop runs {shown(found[0].at)}{more}: {why}",
                 fixes=(
-                    Fix.python(
+                    _summed(found[0])
+                    or Fix.python(
                         summary=summary, paste=f"if step % 100 == 0:\n    {found[0].at.text}"
                     ),
                 ),
             )
+
+
+def _summed(call: SourceCall) -> Fix | None:
+    """Of a value that each step adds to a sum or a list: the sum has to get all of them."""
+    found = SUMS.match(call.at.text) if call.name == ".item" else None
+    if found is None:
+        return None
+    kept = call.at.text.replace(".item()", ".detach()")
+    read = found["sum"] or f"torch.stack({found['list']}).mean()"
+    return Fix.python(
+        summary="add it up on the GPU, and read the result back in one step of a hundred",
+        paste=f"{kept}  # in each step\nif step % 100 == 0:\n    print({read}.item())",
+        caution="what is kept is then a tensor: read it back wherever the script uses it",
+    )
 
 
 def printed_on_one_rank(script: Script, steps: Steps | None) -> Iterator[Finding]:

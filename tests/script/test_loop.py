@@ -118,6 +118,20 @@ def test_what_each_step_calls_is_noted(review: Review, line: str) -> None:
     assert review(ddp(epoch=line)) == {}
 
 
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("running += loss.item()", "running += loss.detach()"),
+        ("total += loss.item() * 8", "total += loss.detach() * 8"),
+        ("losses.append(loss.item())", "losses.append(loss.detach())"),
+    ],
+)
+def test_a_sum_of_all_steps_stays_one(review: Review, line: str, kept: str) -> None:
+    (fix,) = review(ddp(step=f"{STEP}{line}"))[LOOP].fixes
+    assert fix.paste.startswith(f"{kept}  # in each step")
+    assert "if step % 100 == 0:" in fix.paste
+
+
 def test_anomaly_detection_is_left_on(review: Review) -> None:
     on = "torch.autograd.set_detect_anomaly(True)\n"
     assert review(ddp(head=on))[LOOP].severity is Severity.WARNING
