@@ -39,6 +39,11 @@ NEARLY_ALL = 0.9
 WARNING_SHARE = 0.05
 STEPS = re.compile(r"opt|scaler", re.IGNORECASE)
 """Objects whose ``step`` changes the parameters."""
+ATOM = re.compile(r"[\w.]+(?:\([\w.]*\))?")
+COUNTS = re.compile(r"for (?P<name>\w+) in range\((?P<count>[^,]+)\):")
+NUMBERS = re.compile(r"for \(?(?P<name>\w+), .+ in enumerate\((?P<parts>[^,]+)\):")
+TAKES = re.compile(r"for (?P<name>\w+) in (?P<parts>.+):")
+"""Loops over micro-steps: by their number, with their number, and over the parts of a batch."""
 COUNTED = re.compile(r"%|(?:[=!]=|[<>]=?)[^=<>]*(?:accum|micro|every)", re.IGNORECASE)
 """A condition that holds in one of several micro-steps."""
 
@@ -107,7 +112,7 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
     counted = COUNTED.search(step.test) is not None and "condition" in step.step
     if together and (counted or (back.step == ("loop",) and step.in_each_step)):
         when = f"only if {step.test}" if counted else "after the inner loop"
-        last = step.test if counted else "micro_step == micro_steps - 1"
+        last = step.test if counted else _last_turn(back)
         yield Finding(
             # Scripts that may run on TPUs or one GPU count by hand, often with one step.
             severity=Severity.NOTE if prepared else Severity.WARNING,
@@ -148,6 +153,22 @@ def in_the_source(script: Script, recorded: Wrapping | None) -> Iterator[Finding
                 ),
             ),
         )
+
+
+def _last_turn(back: SourceCall) -> str:
+    """The condition of the last turn of the loop around a call, by the script's own names."""
+    header = back.loop.text if back.loop is not None else ""
+    if found := COUNTS.fullmatch(header):
+        name, count = found["name"], found["count"]
+        return f"{name} == {count if ATOM.fullmatch(count) else f'({count})'} - 1"
+    if found := NUMBERS.fullmatch(header):
+        return f"{found['name']} == len({found['parts']}) - 1"
+    if found := TAKES.fullmatch(header):
+        return (
+            f"number == len({found['parts']}) - 1"
+            f"  # of: for number, {found['name']} in enumerate({found['parts']})"
+        )
+    return "micro_step == micro_steps - 1"
 
 
 def _in_training(script: Script, method: str) -> list[SourceCall]:

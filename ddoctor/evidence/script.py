@@ -86,6 +86,8 @@ class SourceCall(Part, frozen=True, kw_only=True):
     """Whether every run of the script reaches it, unless it ends before."""
     for_some_ranks: bool = False
     """Whether a caller of its function, or a decorator, tests the rank."""
+    loop: SourceLine | None = None
+    """The innermost loop around it in its function."""
     collective: SourceLine | None = None
     """The collective that it is, or that a function of the user always calls."""
     of_script: bool = False

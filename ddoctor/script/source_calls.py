@@ -68,6 +68,7 @@ def source_call(call: Call, program: Program, at: At) -> SourceCall:
         branch=at(branches[-1].node, call.scope) if branches else None,
         always=program.always(call),
         for_some_ranks=call.scope in program.of_some_ranks,
+        loop=at(call.loops[-1].node, call.scope) if call.loops else None,
         collective=at(reached.node, reached.scope) if reached is not None else None,
         of_script=program.called(call) is not None,
     )

@@ -71,6 +71,23 @@ def test_gradients_are_reduced_in_every_turn_of_an_inner_loop(review: Review) ->
     assert review(ddp(step=f"{inner}    optimizer.step()")) == {}
 
 
+@pytest.mark.parametrize(
+    ("loop", "last"),
+    [
+        ("for micro in range(args.accum):", "micro == args.accum - 1"),
+        ("for turn in range(total // size):", "turn == (total // size) - 1"),
+        ("for at, part in enumerate(parts):", "at == len(parts) - 1"),
+        ("for part in parts:", "number == len(parts) - 1  # of: for number, part in enumerate"),
+    ],
+)
+def test_the_last_micro_step_by_the_names_of_the_script(
+    review: Review, loop: str, last: str
+) -> None:
+    inner = f"{loop}\n    loss = model(batch).sum() / 4\n    loss.backward()\n"
+    found = review(ddp(step=f"{inner}optimizer.step()\noptimizer.zero_grad()"))
+    assert f"\nlast = {last}" in found[SYNC].fixes[0].paste
+
+
 @pytest.mark.parametrize("style", [str, in_functions])
 def test_gradients_are_reduced_in_every_micro_step(review: Review, style: type[str]) -> None:
     found = review(style(ddp(step=ACCUMULATES)))
