@@ -16,8 +16,8 @@ from tests.script.sources import ACCELERATE, LOADER, SET_UP, ddp
 from tests.script.twins import (
     checkpoints,
     data,
-    flattened,
     evaluations,
+    flattened,
     forks,
     models,
     objects,
