@@ -65,32 +65,33 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
         yield mistake.finding()
 
 
-SPLITS = re.compile(r"split_batches\s*=\s*True")
-
-
 def batches_that_do_not_divide(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """accelerate splits each batch between the ranks, and refuses one that does not divide."""
-    ranks = plan.ranks or 1
-    made = script.of("accelerate.Accelerator", "accelerate.utils.DataLoaderConfiguration")
-    if ranks < 2 or not any(SPLITS.search(one.at.text) for one in made):
+    ranks, split = plan.ranks or 1, plan.split
+    if ranks < 2 or split is None or not split.on:
         return
     for one in script.of(LOADER):
-        size = one.argument("batch_size", 1) or ""
-        if size.isdigit() and int(size) % ranks:
-            yield Finding(
-                severity=Severity.ERROR,
-                confidence=Confidence.LIKELY,
-                because=f"split_batches divides the {size} samples of {shown(one.at)} by {ranks} "
-                "ranks, which leaves a rest",
-                evidence=(Observation(name="samples in a batch", value=int(size)),),
-                fixes=(
-                    Fix.python(
-                        summary="use a multiple of the ranks",
-                        paste=with_keywords(one, batch_size=str(-(-int(size) // ranks) * ranks)),
-                    ),
-                ),
-            )
-            return
+        text = one.argument("batch_size", 1)
+        known = text is not None and (text.isdigit() or "." in text)
+        size, given = plan.launch.written(text) if known else None, None
+        if not size or size % ranks == 0:
+            continue
+        multiple = str(-(-size // ranks) * ranks)
+        fix = Fix.python(
+            summary="use a multiple of the ranks", paste=with_keywords(one, batch_size=multiple)
+        )
+        if text is not None and not text.isdigit() and (given := plan.launch.argument(text)):
+            fix = Fix(summary=fix.summary, paste=f"{given.name[4:]} = {multiple}", language="text")
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=f"split_batches ({split.at}) divides the {size} samples "
+            f"({given.at if given is not None else one.at.place}) of {shown(one.at)} by {ranks} "
+            "ranks, which leaves a rest: accelerate raises an error",
+            evidence=(Observation(name="samples in a batch", value=size),),
+            fixes=(fix,),
+        )
+        return
 
 
 def deepspeed_and_the_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from ast import literal_eval
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil, prod, sqrt
@@ -92,6 +94,10 @@ DECAY = (
     "arg.scheduler.num_decay_steps",
 )
 EVALUATE = ("arg.eval_freq", "arg.eval_steps", "arg.eval_interval", "arg.eval_every")
+SPLITS = ("arg.accelerator_config.split_batches",)
+"""How transformers' TrainingArguments give it to accelerate."""
+UNKNOWN = "?"
+OF_ARGUMENTS = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
 HALVINGS = 3
 """How often a micro-batch is halved and doubled for other choices."""
 WORKERS = ("arg.dataloader_num_workers", "arg.num_workers", "arg.workers")
@@ -225,10 +231,49 @@ class LaunchPlan(Derived):
         found = self.launch.get(f"arg.{name}") if name else None
         return with_fields(found, name="precision", value=name) if found is not None else None
 
+    def of_accelerator(self, name: str) -> Setting | None:
+        """What the script gives to ``Accelerator``; None: nothing.
+
+        Its value is ``UNKNOWN`` where only the running script knows it.
+        """
+        every = self.launch.all(f"accelerator.{name}")
+        if not every:
+            return None
+        values = {self._evaluated(one.value) for one in every}
+        value = values.pop() if len(values) == 1 else UNKNOWN
+        return with_fields(every[0], value=value) if value not in EMPTY else None
+
+    def _evaluated(self, text: str) -> str:
+        """The value of a constant, or of an argument of the script; one not given is None."""
+        if OF_ARGUMENTS.fullmatch(text):
+            found = self.launch.argument(text)
+            return found.value if found is not None else "None"
+        try:
+            return str(literal_eval(text))
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            return UNKNOWN
+
+    @property
+    def split(self) -> Setting | None:
+        """What lets accelerate split a loader's batch between the ranks; None: it does not."""
+        found = self.of_accelerator("split_batches") or self.get(*SPLITS)
+        return found if found is not None and (found.on or found.value == UNKNOWN) else None
+
+    @property
+    def loader_batch(self) -> Setting | None:
+        """Samples of a batch as the script's loader makes it."""
+        return self.get(*MICRO_BATCH)
+
     @property
     def micro_batch(self) -> Setting | None:
         """Samples of one rank in one forward pass."""
-        return self.get(*MICRO_BATCH)
+        found, split = self.loader_batch, self.split
+        if found is None or split is None or found.name.startswith("deepspeed."):
+            return found
+        size, ranks = found.number, self.ranks
+        if split.value == UNKNOWN or size is None or not ranks or size % ranks:
+            return None
+        return with_fields(found, value=str(size // ranks))
 
     @property
     def accumulation(self) -> int:

@@ -16,6 +16,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.evidence.source_text import nodes, syntax_tree
 from ddoctor.launch import (
+    accelerator_calls,
     dataset_length,
     files,
     hydra_config,
@@ -126,10 +127,12 @@ def read(
                     told.settings += files.settings(folder / one.value, one.value, prefix)
                     told.files.append(one.value)
             told.settings += _written(tree, name)
+            told.settings += accelerator_calls.written(tree, name)
             told.settings += _said(path, tree, name)
             told.settings += dataset_length.written(tree, name)
             for other, where in _imported(tree, path, folder, is_module=is_module):
                 told.settings += _written(other, where)
+                told.settings += accelerator_calls.written(other, where)
                 told.settings += _said(path.parent / where, other, where)
             options = {word: one for word, one in by_word if word.startswith("-")}
             told.unknown += known_arguments.refused(tree, {**options, **appended}, name)

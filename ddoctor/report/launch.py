@@ -159,7 +159,12 @@ def _batch(plan: LaunchPlan) -> str:
     each = f"{micro.value} a rank ({micro.at})"
     shared = prod(one.number or 1 for one in plan.degrees.values())
     models = counted(ranks, "rank") if shared == 1 else counted(ranks // shared, "model")
-    return f"{each} × {models}{times} = {plan.batch:,} samples a step"
+    whole = plan.loader_batch
+    why = ""
+    if whole is not None and plan.split is not None and whole.value != micro.value:
+        each = f"{micro.value} a rank"
+        why = f": split_batches ({plan.split.at}) divides the loader's {whole.value} ({whole.at})"
+    return f"{each} × {models}{times} = {plan.batch:,} samples a step{why}"
 
 
 def _length(plan: LaunchPlan) -> str:

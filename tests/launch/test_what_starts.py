@@ -1,0 +1,85 @@
+"""The numbers that a report shows of a launch are those with which it trains."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from ddoctor.evidence.section import Evidence
+from ddoctor.launch.review import review
+from ddoctor.report.launch import starts
+from tests.launch.files import TWO_GPUS
+from tests.launch.reviewed import reviewed
+
+CLASSIFIER = """
+    import argparse
+    import torch
+    from accelerate import Accelerator
+    from accelerate.utils import DataLoaderConfiguration
+    from torch.utils.data import DataLoader
+    p = argparse.ArgumentParser()
+    p.add_argument("--batch_size", type=int, default=8)
+    p.add_argument("--lr", type=float, default=3e-4)
+    p.add_argument("--split", action="store_true")
+    p.add_argument("--mixed_precision", default=None)
+    args = p.parse_args()
+    accelerator = Accelerator({})
+    loader = DataLoader(data, batch_size=args.batch_size, num_workers=4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr)
+    model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+"""
+ACCELERATE = "accelerate launch --config_file two.yaml train.py"
+
+
+def head(folder: Path, command: str, source: str, **texts: str) -> dict[str, str]:
+    """The lines on a launch of train.py; ``two_yaml="…"`` writes the file two.yaml first."""
+    for name, text in {"train_py": source, "two_yaml": TWO_GPUS, **texts}.items():
+        (folder / ".".join(name.rsplit("_", 1))).write_text(dedent(text).lstrip("\n"))
+    return dict(starts(Evidence([*review(shlex.split(command), folder)])))
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "batch"),
+    [
+        ("split_batches=True", "", "4 a rank × 2 ranks = 8 samples a step: split_batches (t"),
+        (
+            "dataloader_config=DataLoaderConfiguration(split_batches=True)",
+            "--batch_size 32",
+            "16 a rank × 2 ranks = 32 samples a step: split_batches (train.py:12) divides the "
+            "loader's 32 (the command line)",
+        ),
+        ("split_batches=args.split", "--split", "4 a rank × 2 ranks = 8 samples"),
+        # Only the running script knows it.
+        ("split_batches=chosen()", "", None),
+        ("split_batches=args.split", "", "8 a rank (train.py:7) × 2 ranks = 16 samples a step"),
+        ("split_batches=False", "", "8 a rank (train.py:7) × 2 ranks = 16 samples a step"),
+        ("", "", "8 a rank (train.py:7) × 2 ranks = 16 samples a step"),
+    ],
+)
+def test_a_batch_that_accelerate_splits(
+    tmp_path: Path, given: str, line: str, batch: str | None
+) -> None:
+    told = head(tmp_path, f"{ACCELERATE} {line}", CLASSIFIER.format(given)).get("batch")
+    assert told is None if batch is None else (told or "").startswith(batch)
+
+
+@pytest.mark.parametrize(
+    ("given", "size", "wrong"),
+    [
+        ("split_batches=True", 7, True),
+        ("split_batches=True", 8, False),
+        ("split_batches=args.split", 7, False),
+        ("", 7, False),
+    ],
+)
+def test_a_batch_that_accelerate_cannot_split(
+    tmp_path: Path, given: str, size: int, wrong: bool
+) -> None:
+    command = f"{ACCELERATE} --batch_size {size}"
+    found = reviewed(tmp_path, command, CLASSIFIER.format(given), two_yaml=TWO_GPUS)
+    raised = [one for one in found if "leaves a rest" in one.because]
+    assert bool(raised) is wrong
+    assert not wrong or raised[0].fixes[0].paste == "batch_size = 8"
