@@ -248,7 +248,12 @@ def _of_script(
         programs = [one.words[0] for one in every if not one.words[0].resolved]
         found.unresolved += [word.setting("program", word.text) for word in programs]
         return None
-    return msgspec.structs.replace(launch, settings=(*launch.settings, *broken))
+    depends = [word.setting("condition", word.text) for word in script.conditional]
+    return msgspec.structs.replace(
+        launch,
+        settings=(*launch.settings, *broken),
+        unresolved=(*launch.unresolved, *depends),
+    )
 
 
 def _beside(

@@ -1,7 +1,8 @@
 """Reads shell scripts as far as this is possible without running them.
 
-Variables that the script sets itself are put in; loops and branches are read as if each of their
-lines ran once. What only a shell can know (``$(…)``, an unset variable) stays as written.
+Variables and arrays that the script sets itself are put in; loops are read as if each of their
+lines ran once. What a branch sets holds in it, and after it only where its condition is known. What
+only a shell can know (``$(…)``, an unset variable) stays as written.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import dropwhile
 from pathlib import Path
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
 from ddoctor.launch import files
+from ddoctor.launch.shell_branches import Branches, State
 from ddoctor.launch.words import Command, Word
 
 Rows = tuple[int, ...]
@@ -45,6 +48,12 @@ VARIABLE = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_]\w*|[0-9@*#])"
     r"|\{(?P<braced>[A-Za-z_]\w*|[0-9@*#])(?::?(?:-(?P<default>[^{}]*)|\?[^{}]*))?\})"
 )
+# NAME=(…), NAME+=(…); "${NAME[@]}", ${NAME[*]}, ${NAME[@]+"${NAME[@]}"}.
+ARRAY = re.compile(r"(?P<name>[A-Za-z_]\w{0,199})(?P<more>\+?)=\((?P<first>.*)", re.DOTALL)
+ALL_OF_ARRAY = re.compile(
+    r"\$\{(?P<name>[A-Za-z_]\w*)\[[@*]\](?::?[-+](?:\$\{(?P=name)\[[@*]\]\})?)?\}"
+)
+OPENS_ARRAY = re.compile(r"(?:^|[\s;])[A-Za-z_]\w{0,199}\+?=\((?P<rest>.*)")
 WHICH = re.compile(r"\$\((?:which|command -v) ([\w./-]+)\)|`(?:which|command -v) ([\w./-]+)`")
 # The folder of the script: $(dirname "$0"), $(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd).
 OWN_FOLDER = re.compile(
@@ -84,9 +93,20 @@ class Script:
     """The lines of the file in which those of the text are; empty: the same."""
     broken: list[Word] = field(default_factory=list)
     """Lines whose last backslash a blank or a comment follows."""
+    arrays: dict[str, list[Word]] = field(default_factory=dict)
+    branches: Branches = field(default_factory=Branches)
 
     def __post_init__(self) -> None:
         self.exported.update(self.variables)
+
+    @property
+    def conditional(self) -> list[Word]:
+        """What it sets for its commands only under conditions that are not known."""
+        return self.branches.conditional
+
+    @property
+    def _state(self) -> State:
+        return State(variables=self.variables, exported=self.exported, arrays=self.arrays)
 
     def commands(self, text: str) -> Iterator[Command]:
         """The simple commands of the script, in order."""
@@ -96,17 +116,22 @@ class Script:
                 if BROKEN.search(line) and not line.lstrip().startswith("#"):
                     self.broken.append(Word(text=line.strip(), file=self.file, line=number))
             for words, beside in _simple(lines):
+                self.branches.before(words[0][0] if words else "", self._state)
                 yield from self._command([*self._expanded(words)], beside=beside)
 
     def _line(self, number: int) -> int:
         return self.rows[min(number, len(self.rows)) - 1] if self.rows else number
 
     def _command(self, words: list[Word], *, beside: bool) -> Iterator[Command]:
+        self.branches.read(words, self._state)
         while words and words[0].text in KEYWORDS:
             del words[0]
         setter = words[0].text if words and words[0].text in SETTERS else ""
         if setter:
-            words = [word for word in words[1:] if not word.text.startswith("-")]
+            words = [*dropwhile(lambda word: word.text.startswith("-"), words[1:])]
+        if words and (array := ARRAY.fullmatch(words[0].text)):
+            self._set_array(array, words)
+            return
         own: dict[str, Setting] = {}
         while words and (match := ASSIGNMENT.fullmatch(words[0].text)):
             own[match["name"]] = words[0].setting(match["name"], match["value"])
@@ -127,6 +152,11 @@ class Script:
             variables = (*passed, *own.values())
             yield Command(words=tuple(words), variables=variables, beside=beside)
 
+    def _set_array(self, array: re.Match[str], words: Sequence[Word]) -> None:
+        """Keep the elements, which are the words after the first one."""
+        before = self.arrays.get(array["name"], []) if array["more"] else []
+        self.arrays[array["name"]] = [*before, *words[1:]]
+
     def _source(self, name: str) -> None:
         """Take the variables that a file sets which this script reads, by a relative path."""
         if self.folder is None or self.nested >= MOST_SOURCED or os.path.isabs(name):
@@ -134,7 +164,9 @@ class Script:
         for folder in (self.folder, self.folder / os.path.dirname(self.file)):
             if files.is_there(folder / name):
                 with suppress(DoctorError):
-                    inner = replace(self, file=name, nested=self.nested + 1, broken=[])
+                    inner = replace(
+                        self, file=name, nested=self.nested + 1, broken=[], branches=Branches()
+                    )
                     for _ in inner.commands(files.text(folder / name, name)):
                         pass
                 return
@@ -145,6 +177,10 @@ class Script:
         for text, rows in words:
             if text in ("$@", "$*"):
                 yield from (Word(text=one, file=self.file, line=rows[0]) for one in self.arguments)
+                continue
+            array = ALL_OF_ARRAY.fullmatch(text)
+            if array is not None and array["name"] in self.arrays:
+                yield from self.arrays[array["name"]]
                 continue
             word = self._word(text, rows)
             parts = word.text.split()
@@ -219,9 +255,11 @@ def _lines(text: str) -> Iterator[list[tuple[int, str]]]:
         if quote and not within and not _closes(every[number : number + MOST_QUOTED], quote):
             quote = ""
         goes_on = line.endswith("\\") and len(held) < MOST_CONTINUED
+        in_array = not quote and len(held) < MOST_QUOTED
+        in_array = in_array and _open_array([*(one for _, one in held), line])
         # Within quotes, `_pieces` joins the lines.
         held.append((number, line.removesuffix("\\") if goes_on and not quote else line))
-        if goes_on or quote:
+        if goes_on or quote or in_array:
             continue
         if match := HERE.search(line):
             until = match[1]
@@ -240,6 +278,15 @@ def _open_quote(line: str, quote: str) -> str:
         line = line[end.end() :]
     # Only at the end is a quote alone: it holds what follows.
     return next((one for one in QUOTED.findall(line) if one in CLOSES), "")
+
+
+def _open_array(lines: Sequence[str]) -> bool:
+    """Whether the lines leave an array open: ``ARGS=(`` without its last bracket."""
+    opened = OPENS_ARRAY.search(QUOTED.sub("", lines[0]))
+    if opened is None:
+        return False
+    text = "\n".join([opened["rest"], *(QUOTED.sub("", line) for line in lines[1:])])
+    return text.count(")") <= text.count("(")
 
 
 def _closes(lines: Sequence[str], quote: str) -> bool:
@@ -277,8 +324,17 @@ def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[list[tuple[str, 
     """
     words: list[tuple[str, Rows]] = []
     skip = False
+    within = 0
     for text, rows in _split(lines):
-        if not OPERATORS.fullmatch(text):
+        if within or (array := ARRAY.fullmatch(text)):
+            if not within and array is not None:
+                begin = array.start("first")
+                words.append((text[:begin], rows))
+                within, text = 1, text[begin:]
+            within = max(0, within + text.count("(") - text.count(")"))
+            text = text if within else text.removesuffix(")")
+            words += [(text, rows)] * bool(text)
+        elif not OPERATORS.fullmatch(text):
             words += [(text, rows)] * (not skip)
             skip = False
         elif "<" in text or ">" in text:
