@@ -32,7 +32,7 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
     rates = plan.scaled_rate(float(ranks or 1))
     if micro is None or ranks is None or ranks < 2 or plan.batch is None or plan.rate is None:
         return
-    if rates is None or steps is None or steps.number is None:
+    if rates is None or steps is None or steps.number is None or plan.split is not None:
         return
     linear, root = rates
     yield Finding(

@@ -351,12 +351,22 @@ def _accumulation(plan: LaunchPlan) -> Iterator[Mistake]:
         return
     if "default" in other.origin or (own.number == 1 and not own.file):
         return
+    made = plan.of_accelerator("gradient_accumulation_steps")
+    counts = ""
+    if not plan.by_deepspeed:
+        counts = f". Without DeepSpeed, accelerate ignores that of the launch: {other.value} counts"
+    elif made is not None and made.at == other.at:
+        # accelerate/accelerator.py reads the launch's first, from the environment.
+        counts = f". With DeepSpeed, that of the launch counts: {own.value}"
+    key = "gradient_accumulation_steps"
     yield Mistake(
-        because=f"gradient accumulation is {own.value} at {own.at} and {other.value} at {other.at}",
+        because=f"gradient accumulation is {own.value} at {own.at} and {other.value} at {other.at}"
+        f"{counts}",
         at=own,
         fix=Fix(
             summary="write the same number in both",
-            paste=f"gradient_accumulation_steps: {other.value}",
+            paste=f"{key}: {other.value}" if own.file else f"--{key} {other.value}",
+            language="yaml" if own.file else "sh",
         ),
         confidence=Confidence.LIKELY,
         severity=Severity.WARNING,

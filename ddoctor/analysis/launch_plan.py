@@ -97,7 +97,8 @@ EVALUATE = ("arg.eval_freq", "arg.eval_steps", "arg.eval_interval", "arg.eval_ev
 SPLITS = ("arg.accelerator_config.split_batches",)
 """How transformers' TrainingArguments give it to accelerate."""
 UNKNOWN = "?"
-OF_ARGUMENTS = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+")
+OF_ARGUMENTS = re.compile(r"(?P<of>[a-z_]\w*)(?:\.[a-z_]\w*)*\.(?P<key>[a-z_]\w*)")
+"""Text such as ``args.split``."""
 HALVINGS = 3
 """How often a micro-batch is halved and doubled for other choices."""
 WORKERS = ("arg.dataloader_num_workers", "arg.num_workers", "arg.workers")
@@ -245,9 +246,10 @@ class LaunchPlan(Derived):
 
     def _evaluated(self, text: str) -> str:
         """The value of a constant, or of an argument of the script; one not given is None."""
-        if OF_ARGUMENTS.fullmatch(text):
-            found = self.launch.argument(text)
-            return found.value if found is not None else "None"
+        if match := OF_ARGUMENTS.fullmatch(text):
+            found = self.get(f"arg.{match['key']}")
+            without = "None" if match["of"] in ("args", "opt", "opts", "options") else UNKNOWN
+            return found.value if found is not None else without
         try:
             return str(literal_eval(text))
         except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -279,7 +281,18 @@ class LaunchPlan(Derived):
     def accumulation(self) -> int:
         """Forward passes for each optimizer step."""
         found = self.get(*ACCUMULATION)
+        if not self.by_deepspeed:
+            own = self.of_accelerator("gradient_accumulation_steps")
+            counts = own is not None and own.number is not None
+            # accelerate/utils/launch.py passes its own number on to DeepSpeed alone.
+            found = own if counts else self.get(*ACCUMULATION[1:])
         return found.number or 1 if found is not None else 1
+
+    @property
+    def by_deepspeed(self) -> bool:
+        """Whether DeepSpeed trains, as far as launcher and files say it."""
+        told = self.strategy.startswith("DeepSpeed") or self.launch.launcher == "deepspeed"
+        return told or self.launch.on("accelerate.use_deepspeed")
 
     @property
     def batch(self) -> int | None:

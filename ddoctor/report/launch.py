@@ -26,7 +26,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
         plan = LaunchPlan.derive(launch, evidence.of(Gpus, launch.host))
         script = evidence.of(Script, launch.host)
         yield "starts", _starts(plan)
-        if told := _won(launch, "ranks", "hosts", "ranks-per-host", "precision", "accumulation"):
+        passed = ("accumulation",) if plan.by_deepspeed else ()
+        if told := _won(launch, "ranks", "hosts", "ranks-per-host", "precision", *passed):
             yield "decided", told
         if evidence.of_run(TrainingRun) is None:
             yield "script", f"{'-m ' if launch.is_module else ''}{launch.script}"

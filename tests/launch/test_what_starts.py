@@ -83,3 +83,35 @@ def test_a_batch_that_accelerate_cannot_split(
     raised = [one for one in found if "leaves a rest" in one.because]
     assert bool(raised) is wrong
     assert not wrong or raised[0].fixes[0].paste == "batch_size = 8"
+
+
+ZERO_3 = TWO_GPUS.replace("MULTI_GPU", "DEEPSPEED") + (
+    "    deepspeed_config:\n      gradient_accumulation_steps: 4\n      zero_stage: 3\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "config", "times", "because", "paste"),
+    [
+        ("=8", "2", TWO_GPUS, 8, "accelerate ignores that of the launch: 8 counts", "--"),
+        ("=8", "", ZERO_3, 4, "With DeepSpeed, that of the launch counts: 4", ""),
+        ("=8", "8", TWO_GPUS, 8, "", ""),
+        ("=8", "", TWO_GPUS, 8, "", ""),
+        ("", "2", TWO_GPUS, 1, "", ""),
+        ("", "", ZERO_3, 4, "", ""),
+    ],
+)
+def test_accumulation_in_two_places(
+    tmp_path: Path, given: str, option: str, config: str, times: int, because: str, paste: str
+) -> None:
+    source = CLASSIFIER.format(f"gradient_accumulation_steps{given}" if given else "")
+    line = f"--gradient_accumulation_steps {option}" if option else ""
+    command = ACCELERATE.replace("train.py", f"{line} train.py")
+    batch = head(tmp_path, command, source, two_yaml=config)["batch"]
+    assert batch.endswith(f" = {8 * 2 * times} samples a step")
+    found = reviewed(tmp_path, command, source, two_yaml=config)
+    told = [one for one in found if "gradient accumulation" in one.because]
+    assert bool(told) is bool(because)
+    if told:
+        assert because in told[0].because
+        assert told[0].fixes[0].paste.startswith(f"{paste}gradient_accumulation_steps")
