@@ -87,6 +87,8 @@ SAVE = (
     "arg.save_every",
     "arg.save_interval",
 )
+SAVE_THE_LAST = ("TrainingArguments", "lerobot-train", "trl", "llamafactory-cli")
+"""Classes and programs whose training saves its last step, too."""
 DECAY = (
     "arg.scheduler_decay_steps",
     "arg.policy.scheduler_decay_steps",
@@ -306,14 +308,44 @@ class LaunchPlan(Derived):
 
     @property
     def rate(self) -> Setting | None:
-        """The learning rate."""
-        return self.get(*RATE)
+        """The learning rate; None: it is not known, or optimizers have several."""
+        own = self.launch.all("optimizer.lr")
+        if not own or self.get("deepspeed.optimizer.params.lr") is not None:
+            return self.get(*RATE)
+        return own[0] if len({one.value for one in own}) == 1 and own[0].value else None
 
     @property
     def steps(self) -> Setting | None:
         """Optimizer steps in all, where a number is given."""
         found = self.get(*STEPS)
         return found if found is not None and (found.number or 0) > 0 else None
+
+    @property
+    def saves_every(self) -> Setting | None:
+        """Steps between two checkpoints; None: not known, or transformers saves otherwise."""
+        found, by = self.get(*SAVE), self.launch.get("arg.save_strategy")
+        by_steps = by is None or by.value in ("steps", "?", "")
+        return found if by_steps or found is None or found.name != SAVE[0] else None
+
+    @property
+    def checkpoints(self) -> int | None:
+        """Checkpoints that are written in all; None: not known."""
+        every = self.saves_every.number if self.saves_every is not None else None
+        steps = self.steps.number if self.steps is not None else None
+        if not every or not steps:
+            return None
+        return ceil(steps / every) if self._saves_at_the_end else steps // every
+
+    @property
+    def _saves_at_the_end(self) -> bool:
+        """Whether the last step is saved, too.
+
+        Source: transformers/trainer_callback.py, DefaultFlowCallback; lerobot_train.py, train.
+        """
+        if self.launch.script.rpartition("/")[2] in SAVE_THE_LAST:
+            return True
+        classes = tuple(f"the default of {name}" for name in SAVE_THE_LAST)
+        return any(one.origin in classes for one in self.launch.settings)
 
     @property
     def steps_per_epoch(self) -> int | None:

@@ -24,6 +24,7 @@ from ddoctor.launch import (
     lerobot_dataset,
     made_for,
     openmmlab_config,
+    optimizer_calls,
 )
 from ddoctor.launch.launchers import installed_source
 from ddoctor.launch.option_source import named, options_of, plain
@@ -128,6 +129,7 @@ def read(
                     told.files.append(one.value)
             told.settings += _written(tree, name)
             told.settings += accelerator_calls.written(tree, name)
+            told.settings += optimizer_calls.rates(tree, name)
             told.settings += _said(path, tree, name)
             told.settings += dataset_length.written(tree, name)
             for other, where in _imported(tree, path, folder, is_module=is_module):

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from math import prod
 
 from ddoctor.analysis import script_plan
-from ddoctor.analysis.launch_plan import DECAY, EPOCHS, SAVE, WARM_UP, LaunchPlan
+from ddoctor.analysis.launch_plan import DECAY, EPOCHS, WARM_UP, LaunchPlan
 from ddoctor.analysis.named_models import named_models
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.launch import Launch, Setting
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import TrainingRun
@@ -61,9 +61,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
 def _checkpoints(plan: LaunchPlan, script: Script | None) -> str:
     """How many, and the size of the weights where the model's name says it."""
     parts = []
-    every, steps = plan.get(*SAVE), plan.steps
-    if every is not None and every.number and steps is not None and steps.number:
-        parts.append(f"{steps.number // every.number:,} in all")
+    if plan.checkpoints is not None:
+        parts.append(f"{plan.checkpoints:,} in all")
     model = next(named_models(plan, script), None) if script is not None else None
     if model is not None:
         # FSDP trains a copy of the weights in fp32, whatever the layers compute in.
@@ -183,8 +182,9 @@ def _length(plan: LaunchPlan) -> str:
         parts.append(
             f"an epoch of {samples:,} samples is {epoch:,} step{'s' * (epoch != 1)}{drops}"
         )
-    for words, names in (("warm-up", WARM_UP), ("decay over", DECAY), ("saves every", SAVE)):
-        found: Setting | None = plan.get(*names)
+    warm_up, decay = plan.get(*WARM_UP), plan.get(*DECAY)
+    told = (("warm-up", warm_up), ("decay over", decay), ("saves every", plan.saves_every))
+    for words, found in told:
         if found is not None and (found.number or 0) > 0:
             parts.append(f"{words} {found.number or 0:,}")
     return ", ".join(parts)

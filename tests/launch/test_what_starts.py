@@ -115,3 +115,47 @@ def test_accumulation_in_two_places(
     if told:
         assert because in told[0].because
         assert told[0].fixes[0].paste.startswith(f"{paste}gradient_accumulation_steps")
+
+
+@pytest.mark.parametrize(
+    ("optimizers", "line", "rate"),
+    [
+        ("torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)", "", "0.1 (train.py:5)"),
+        ("torch.optim.AdamW(model.parameters(), 3e-4)", "--lr 1", "0.0003 (train.py:5)"),
+        ("[torch.optim.Adam(a, lr=1e-3), torch.optim.Adam(b, lr=1e-4)]", "", None),
+        ("torch.optim.AdamW(model.parameters(), lr=args.lr)", "", "0.001 (train.py:3)"),
+        ("torch.optim.AdamW(model.parameters(), lr=args.lr)", "--lr 2", "2 (the command line)"),
+        ("torch.optim.AdamW(model.parameters(), **made(args))", "--lr 2", "2 (the command line)"),
+        # Nothing reads the option.
+        ("torch.optim.AdamW(model.parameters(), lr=0.1 * ranks)", "", None),
+        ("made(model, args)", "", "0.001 (train.py:3)"),
+    ],
+)
+def test_the_rate_that_the_optimizer_gets(
+    tmp_path: Path, optimizers: str, line: str, rate: str | None
+) -> None:
+    source = f"""
+        import argparse, torch
+        p = argparse.ArgumentParser()
+        p.add_argument("--lr", type=float, default=1e-3)
+        args = p.parse_args()
+        optimizer = {optimizers}
+    """
+    told = head(tmp_path, f"torchrun --nproc-per-node 8 train.py {line}", source)
+    assert told.get("learning rate") == rate
+
+
+@pytest.mark.parametrize(
+    ("uses", "line", "told"),
+    [
+        ("TrainingArguments", "--max_steps 100 --save_steps 500", "1 in all"),
+        ("TrainingArguments", "--max_steps 1000 --save_steps 300", "4 in all"),
+        ("TrainingArguments", "--max_steps 1000 --save_steps 250", "4 in all"),
+        ("TrainingArguments", "--max_steps 1000 --save_steps 250 --save_strategy epoch", None),
+        # A loop of the script's own saves as it is written there.
+        ("AutoModel", "--max_steps 1000 --save_steps 300", "3 in all"),
+    ],
+)
+def test_how_many_checkpoints(tmp_path: Path, uses: str, line: str, told: str | None) -> None:
+    command = f"torchrun --nproc-per-node 2 train.py {line}"
+    assert head(tmp_path, command, f"from transformers import {uses}\n").get("checkpoints") == told
