@@ -36,6 +36,9 @@ ACCUMULATION = (
     *("accumulation", "arg.gradient_accumulation_steps", "arg.accumulate_grad_batches"),
     *("deepspeed.gradient_accumulation_steps", "arg.grad_accum_steps", "arg.accumulation_steps"),
 )
+MEGATRON = "accelerate.megatron_lm_config.megatron_lm_"
+MICRO_BATCHES = ("accelerate.megatron_lm_num_micro_batches", f"{MEGATRON}num_micro_batches")
+"""Those of a batch of Megatron-LM, which accumulates over them."""
 # Megatron-LM, torchtitan, accelerate, transformers.
 DEGREES = {
     "TP": (
@@ -45,10 +48,11 @@ DEGREES = {
             "arg.tp_size",
         ),
         *("accelerate.parallelism_config.parallelism_config_tp_size", "arg.tensor_parallel_size"),
+        *("accelerate.megatron_lm_tp_degree", f"{MEGATRON}tp_degree"),
     ),
     "PP": (
         *("arg.pipeline_model_parallel_size", "arg.parallelism.pipeline_parallel_degree"),
-        "arg.pipeline_parallel_size",
+        *("arg.pipeline_parallel_size", "accelerate.megatron_lm_pp_degree", f"{MEGATRON}pp_degree"),
     ),
     "CP": (
         *("arg.context_parallel_size", "arg.parallelism.context_parallel_degree"),
@@ -225,7 +229,11 @@ class LaunchPlan(Derived):
 
     @property
     def precision(self) -> Setting | None:
-        """The setting of the precision."""
+        """The setting of the precision; None: not known."""
+        own = self.of_accelerator("mixed_precision")
+        if own is not None:
+            # It beats the launch (accelerate/accelerator.py).
+            return own if own.value != UNKNOWN else None
         found = self.get("precision")
         if found is not None:
             return found
@@ -283,7 +291,10 @@ class LaunchPlan(Derived):
     def accumulation(self) -> int:
         """Forward passes for each optimizer step."""
         found = self.get(*ACCUMULATION)
-        if not self.by_deepspeed:
+        if self.strategy == "Megatron-LM":
+            # accelerate/utils/megatron_lm.py: of one step.
+            found = self.get(*MICRO_BATCHES)
+        elif not self.by_deepspeed:
             own = self.of_accelerator("gradient_accumulation_steps")
             counts = own is not None and own.number is not None
             # accelerate/utils/launch.py passes its own number on to DeepSpeed alone.

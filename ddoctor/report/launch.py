@@ -26,8 +26,7 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
         plan = LaunchPlan.derive(launch, evidence.of(Gpus, launch.host))
         script = evidence.of(Script, launch.host)
         yield "starts", _starts(plan)
-        passed = ("accumulation",) if plan.by_deepspeed else ()
-        if told := _won(launch, "ranks", "hosts", "ranks-per-host", "precision", *passed):
+        if told := _won(plan, "ranks", "hosts", "ranks-per-host", "precision", "accumulation"):
             yield "decided", told
         if evidence.of_run(TrainingRun) is None:
             yield "script", f"{'-m ' if launch.is_module else ''}{launch.script}"
@@ -92,11 +91,15 @@ def _starts(plan: LaunchPlan) -> str:
     return f"{known}a number of ranks that is not known here, by {by}"
 
 
-def _won(launch: Launch, *names: str) -> str:
+def _won(plan: LaunchPlan, *names: str) -> str:
     """Of values that differ between two places: which one counts."""
     told = []
     for name in names:
-        written = [one for one in launch.all(name) if DEFAULT not in one.origin]
+        written = [one for one in plan.launch.all(name) if DEFAULT not in one.origin]
+        if name == "accumulation" and not plan.by_deepspeed:
+            written = []
+        if name == "precision" and plan.of_accelerator("mixed_precision") is not None:
+            written = [one for one in (plan.precision,) if one is not None] + written
         lost = [one for one in written[1:] if one.value != written[0].value]
         if lost:
             than = listed([f"{one.value} of {one.at}" for one in lost])

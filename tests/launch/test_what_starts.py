@@ -159,3 +159,49 @@ def test_the_rate_that_the_optimizer_gets(
 def test_how_many_checkpoints(tmp_path: Path, uses: str, line: str, told: str | None) -> None:
     command = f"torchrun --nproc-per-node 2 train.py {line}"
     assert head(tmp_path, command, f"from transformers import {uses}\n").get("checkpoints") == told
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "told", "decided"),
+    [
+        ("mixed_precision='fp16'", "", "DDP, fp16", "precision fp16 of train.py:12, not bf16 of t"),
+        ("mixed_precision='no'", "", "DDP, fp32", "precision no of train.py:12, not bf16 of two"),
+        ("mixed_precision=args.mixed_precision", "--mixed_precision fp16", "DDP, fp16", "preci"),
+        # The launch counts.
+        ("mixed_precision=args.mixed_precision", "", "DDP, bf16", ""),
+        ("mixed_precision=None", "", "DDP, bf16", ""),
+        ("", "", "DDP, bf16", ""),
+        # Only the running script knows it.
+        ("mixed_precision='fp16' if chosen() else 'no'", "", "DDP", ""),
+    ],
+)
+def test_the_precision_that_counts(
+    tmp_path: Path, given: str, line: str, told: str, decided: str
+) -> None:
+    found = head(tmp_path, f"{ACCELERATE} {line}", CLASSIFIER.format(given))
+    assert found["parallelism"] == told
+    assert found.get("decided", "").startswith(decided)
+    assert bool(decided) is ("decided" in found)
+
+
+MEGATRON = TWO_GPUS.replace("MULTI_GPU", "MEGATRON_LM").replace("processes: 2", "processes: 8")
+SHARED = """    megatron_lm_config:
+      megatron_lm_tp_degree: 2
+      megatron_lm_pp_degree: 2
+      megatron_lm_num_micro_batches: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("config", "told", "batch"),
+    [
+        (MEGATRON + SHARED, "Megatron-LM, TP 2, PP 2, bf16", "× 2 models × 2 micro-batches = 32"),
+        (MEGATRON, "Megatron-LM, bf16", "× 8 ranks = 64"),
+        # Without Megatron-LM, its numbers say nothing of a step.
+        (TWO_GPUS, "DDP, bf16", "× 2 ranks = 16"),
+    ],
+)
+def test_models_of_megatron(tmp_path: Path, config: str, told: str, batch: str) -> None:
+    found = head(tmp_path, ACCELERATE, CLASSIFIER.format(""), two_yaml=config)
+    assert found["parallelism"] == told
+    assert f" {batch} samples a step" in found["batch"]
