@@ -158,6 +158,8 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
         return _of_shell(command, found, around)
     if PYTHON.fullmatch(name):
         return _of_python(command, found, around)
+    if name == "trl" and (named := _config_of_trl(command.words)):
+        return _of_trl(command, named, found, around)
     if name in CONSOLE or name.endswith(".py"):
         return _built(command, "python", 0, found, around)
     if name in STARTERS:
@@ -356,6 +358,31 @@ def _of_launcher(
     )
 
 
+def _config_of_trl(words: Sequence[Word]) -> Word | None:
+    """The file or the name that TRL's command line gives to accelerate."""
+    for word, after in itertools.zip_longest(words, words[1:]):
+        option, equals, value = word.text.partition("=")
+        if option == "--accelerate_config" and (equals or after is not None):
+            return replace(word, text=value) if equals else after
+    return None
+
+
+def _of_trl(command: Command, named: Word, found: _Found, around: tuple[str, ...]) -> Launch:
+    """TRL starts its script by ``accelerate launch``; docs of TRL, "Command Line Interfaces"."""
+    if files.is_there(found.folder / named.text):
+        with found.told_if_unreadable(named):
+            config = accelerate_config.read(named.text, found.folder)
+            found.settings += config.settings
+            found.files += config.files
+            found.unknown += config.unknown
+            found.settings += _of_deepspeed_file(found)
+    else:
+        # One of those that come with TRL.
+        found.unresolved.append(named.setting("accelerate_config", named.text))
+    found.settings += _defaults(ACCELERATE)
+    return _built(command, "accelerate", 0, found, around)
+
+
 def _of_deepspeed_file(found: _Found) -> Iterator[Setting]:
     """DeepSpeed's file that accelerate's line or file names, if it is here."""
     named = next((one for one in found.settings if one.name == "deepspeed-file"), None)
@@ -441,7 +468,11 @@ def _built(
     placeholders = [word for word in command.words[:at] if PLACEHOLDER.search(word.text)]
     found.settings += [word.setting("placeholder", word.text) for word in placeholders]
     found.settings += pins.read(found.folder)
-    if launcher == "python":
+    by_lightning = [one for one in given.settings if one.name.startswith("lightning.")]
+    if launcher == "python" and by_lightning and not {*around} & {*STARTERS}:
+        launcher = "lightning"
+        found.settings += _ranks_of_lightning(by_lightning)
+    elif launcher == "python":
         found.settings += _ranks_of_python(found.settings, around)
     first = command.words[0]
     return Launch(
@@ -458,6 +489,13 @@ def _built(
         unknown=(*found.unknown, *given.unknown),
         unresolved=tuple(found.unresolved),
     )
+
+
+def _ranks_of_lightning(told: Sequence[Setting]) -> Iterator[Setting]:
+    """A rank for each device, as Lightning starts them on each host."""
+    for one in told:
+        yield msgspec.structs.replace(one, name=one.name.removeprefix("lightning."))
+    yield Setting(name="hosts", value="1", origin="the default of Lightning")
 
 
 def _is_missing(script: Word, found: _Found) -> bool:

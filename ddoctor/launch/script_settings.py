@@ -22,6 +22,7 @@ from ddoctor.launch import (
     hydra_config,
     known_arguments,
     lerobot_dataset,
+    lightning_calls,
     made_for,
     openmmlab_config,
     optimizer_calls,
@@ -130,6 +131,7 @@ def read(
             told.settings += _written(tree, name)
             told.settings += accelerator_calls.written(tree, name)
             told.settings += optimizer_calls.rates(tree, name)
+            told.settings += lightning_calls.started(tree, name)
             told.settings += _said(path, tree, name)
             told.settings += dataset_length.written(tree, name)
             for other, where in _imported(tree, path, folder, is_module=is_module):

@@ -205,3 +205,59 @@ def test_models_of_megatron(tmp_path: Path, config: str, told: str, batch: str) 
     found = head(tmp_path, ACCELERATE, CLASSIFIER.format(""), two_yaml=config)
     assert found["parallelism"] == told
     assert f" {batch} samples a step" in found["batch"]
+
+
+LIGHTNING = """
+    import lightning as L
+    from lightning.fabric import Fabric
+    {}
+"""
+TRAINER = "L.Trainer(accelerator='gpu', {}).fit(net, loader)"
+
+
+@pytest.mark.parametrize(
+    ("command", "line", "told"),
+    [
+        ("python", TRAINER.format("devices=4, strategy='ddp'"), "1 host × 4 ranks, by lightning"),
+        ("python", TRAINER.format("devices=[0, 1]"), "1 host × 2 ranks, by lightning"),
+        ("python", TRAINER.format("devices=4, num_nodes=2"), "2 hosts × 4 ranks, by lightning"),
+        ("python", TRAINER.format("devices=-1"), "1 host × a rank for each GPU, by lightning"),
+        (
+            "python",
+            TRAINER.format("devices=count()"),
+            "1 host × a number of ranks that is not known here, by lightning",
+        ),
+        ("python", "f = Fabric(devices=4); f.launch(main)", "1 host × 4 ranks, by lightning"),
+        ("python", "f = Fabric(devices=4)", "one process, by python"),
+        ("python", "L.Trainer(accelerator='cpu', devices=4).fit(net)", "one process, by python"),
+        ("python", "print(L)", "one process, by python"),
+        ("torchrun --nproc-per-node 2", TRAINER.format("devices=4"), "1 host × 2 ranks, by torc"),
+    ],
+)
+def test_ranks_of_lightning(tmp_path: Path, command: str, line: str, told: str) -> None:
+    source = LIGHTNING.format(line)
+    assert head(tmp_path, f"{command} train.py", source)["starts"].startswith(told)
+    found = {one.cause for one in reviewed(tmp_path, f"{command} train.py", source)}
+    assert "not-launched-distributed" not in found
+
+
+def test_another_library_with_a_trainer(tmp_path: Path) -> None:
+    source = "from ours import Trainer\nTrainer(devices=4).fit()\n"
+    assert head(tmp_path, "python train.py", source)["starts"] == "one process, by python"
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--accelerate_config two.yaml", "1 host × 2 ranks, by accelerate"),
+        ("--accelerate_config=two.yaml", "1 host × 2 ranks, by accelerate"),
+        (
+            "--accelerate_config multi_gpu",
+            "1 host × a number of ranks that is not known here, by accelerate",
+        ),
+        ("", "one process, by python"),
+    ],
+)
+def test_ranks_of_trl(tmp_path: Path, line: str, told: str) -> None:
+    found = head(tmp_path, f"trl sft --config sft.yaml {line}", "", sft_yaml="max_steps: 10\n")
+    assert found["starts"] == told

@@ -1,0 +1,56 @@
+"""The ranks that Lightning starts by itself, as a script under plain Python asks for them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+
+from ddoctor.evidence.launch import Setting
+from ddoctor.evidence.source_text import nodes
+from ddoctor.launch.option_source import named
+
+PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
+MEANS = {
+    "devices": "ranks-per-host",
+    "num_nodes": "hosts",
+    "precision": "precision",
+    "strategy": "strategy",
+}
+
+
+def started(tree: ast.Module, name: str) -> Iterator[Setting]:
+    """Ranks, hosts and precision, each as ``lightning.hosts``; nothing: it starts no ranks.
+
+    Of ``Fabric``, only with ``launch``; where the number is no constant, it is not known.
+    """
+    if not any(_imports(node) for node in nodes(tree)):
+        return
+    calls = [node for node in nodes(tree) if isinstance(node, ast.Call)]
+    launches = any(named(one.func) == "launch" for one in calls)
+    made = [one for one in calls if named(one.func) in ("Trainer", "Fabric")]
+    if len(made) != 1 or (named(made[0].func) == "Fabric" and not launches):
+        return
+    given: Mapping[str | None, ast.expr] = {word.arg: word.value for word in made[0].keywords}
+    if "devices" not in given or named(given.get("accelerator")) in ("cpu", "mps", "tpu"):
+        return
+    for key, setting in MEANS.items():
+        if key in given:
+            value, line = given[key], given[key].lineno
+            told = Setting(name=f"lightning.{setting}", value=_told(value), file=name, line=line)
+            if told.value or key in ("devices", "num_nodes"):
+                yield told
+
+
+def _imports(node: ast.AST) -> bool:
+    names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return any(one.partition(".")[0] in PACKAGES for one in names)
+
+
+def _told(node: ast.expr) -> str:
+    """A constant, or the number of devices in a list; empty: only the running script knows it."""
+    if isinstance(node, ast.List | ast.Tuple):
+        return str(len(node.elts))
+    if isinstance(node, ast.UnaryOp) and ast.unparse(node) == "-1":
+        return "all"
+    return str(node.value) if isinstance(node, ast.Constant) else ""
