@@ -235,12 +235,13 @@ class LaunchPlan(Derived):
             # It beats the launch (accelerate/accelerator.py).
             return own if own.value != UNKNOWN else None
         found = self.get("precision")
-        if found is not None:
+        # TrainingArguments give theirs to accelerate, too (transformers/training_args.py).
+        if found is not None and not self._by_trainer:
             return found
         on = (name for name in ("bf16", "fp16") if self.launch.on(f"arg.{name}"))
         name = next(on, "")
-        found = self.launch.get(f"arg.{name}") if name else None
-        return with_fields(found, name="precision", value=name) if found is not None else None
+        own = self.launch.get(f"arg.{name}") if name else None
+        return with_fields(own, name="precision", value=name) if own is not None else found
 
     def of_accelerator(self, name: str) -> Setting | None:
         """What the script gives to ``Accelerator``; None: nothing.
@@ -345,11 +346,11 @@ class LaunchPlan(Derived):
         steps = self.steps.number if self.steps is not None else None
         if not every or not steps:
             return None
-        return ceil(steps / every) if self._saves_at_the_end else steps // every
+        return ceil(steps / every) if self._by_trainer else steps // every
 
     @property
-    def _saves_at_the_end(self) -> bool:
-        """Whether the last step is saved, too.
+    def _by_trainer(self) -> bool:
+        """Whether a library's own loop trains, which saves its last step, too.
 
         Source: transformers/trainer_callback.py, DefaultFlowCallback; lerobot_train.py, train.
         """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import PurePath
 
 from msgspec.structs import replace as with_fields
@@ -36,6 +38,8 @@ def read(words: Sequence[Word]) -> Iterator[Setting]:
         yield from _of_container(words)
         if "--ipc=host" in texts or ("--ipc", "host") in itertools.pairwise(texts):
             yield words[engine].setting("host-ipc", "true")
+    if texts[:3] == ["ray", "job", "submit"]:
+        yield from _of_ray(words)
     for word, text in zip(words, texts, strict=True):
         if text not in HERE and not ASSIGNMENT.fullmatch(word.text):
             yield word.setting("elsewhere", text)
@@ -54,6 +58,16 @@ def _of_container(words: Sequence[Word]) -> Iterator[Setting]:
             yield with_fields(one, name="devices", value=value.partition(',"')[0])
         elif (value or asked).isdigit():
             yield with_fields(one, name="gpus-per-host", value=value or asked)
+
+
+def _of_ray(words: Sequence[Word]) -> Iterator[Setting]:
+    """Variables that the workers get: docs.ray.io, "Runtime Environments", ``env_vars``."""
+    for one in _options(words, {"--runtime-env-json": "runtime-env"}):
+        with suppress(ValueError):
+            asked = json.loads(one.value)
+            given = asked.get("env_vars") if isinstance(asked, dict) else None
+            for key, value in given.items() if isinstance(given, dict) else ():
+                yield with_fields(one, name=f"env.{key}", value=str(value))
 
 
 def _options(words: Sequence[Word], names: dict[str, str]) -> Iterator[Setting]:

@@ -472,6 +472,11 @@ def _built(
     if launcher == "python" and by_lightning and not {*around} & {*STARTERS}:
         launcher = "lightning"
         found.settings += _ranks_of_lightning(by_lightning)
+    elif launcher == "python" and (
+        workers := [one for one in given.settings if one.name == "ray.ranks"]
+    ):
+        launcher = "ray"
+        found.settings += [msgspec.structs.replace(one, name="ranks") for one in workers]
     elif launcher == "python":
         found.settings += _ranks_of_python(found.settings, around)
     first = command.words[0]

@@ -26,6 +26,7 @@ from ddoctor.launch import (
     made_for,
     openmmlab_config,
     optimizer_calls,
+    ray_calls,
 )
 from ddoctor.launch.launchers import installed_source
 from ddoctor.launch.option_source import named, options_of, plain
@@ -132,6 +133,7 @@ def read(
             told.settings += accelerator_calls.written(tree, name)
             told.settings += optimizer_calls.rates(tree, name)
             told.settings += lightning_calls.started(tree, name)
+            told.settings += ray_calls.started(tree, name)
             told.settings += _said(path, tree, name)
             told.settings += dataset_length.written(tree, name)
             for other, where in _imported(tree, path, folder, is_module=is_module):

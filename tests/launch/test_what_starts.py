@@ -261,3 +261,48 @@ def test_another_library_with_a_trainer(tmp_path: Path) -> None:
 def test_ranks_of_trl(tmp_path: Path, line: str, told: str) -> None:
     found = head(tmp_path, f"trl sft --config sft.yaml {line}", "", sft_yaml="max_steps: 10\n")
     assert found["starts"] == told
+
+
+RAY = """
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+    TorchTrainer(
+        loop,
+        train_loop_config={{"batch_size": 32, "lr": 1e-3}},
+        scaling_config=ScalingConfig(num_workers={}, use_gpu=True),
+    ).fit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("workers", "told", "batch"),
+    [
+        ("4", "4 ranks, by ray", "32 a rank (train.py:5) × 4 ranks = 128 samples a step"),
+        ("count()", "a number of ranks that is not known here, by ray", "32 samples a rank (t"),
+    ],
+)
+def test_ranks_of_ray_train(tmp_path: Path, workers: str, told: str, batch: str) -> None:
+    runtime = '\'{"env_vars": {"NCCL_DEBUG": "INFO"}}\''
+    command = f"ray job submit --runtime-env-json {runtime} -- python train.py"
+    found = head(tmp_path, command, RAY.format(workers))
+    assert found["starts"] == told
+    assert found["batch"].startswith(batch)
+    assert found["environment"] == "NCCL_DEBUG=INFO"
+
+
+@pytest.mark.parametrize(
+    ("uses", "line", "told"),
+    [
+        ("TrainingArguments", "--fp16 true", "DDP, fp16"),
+        ("TrainingArguments", "", "DDP, bf16"),
+        ("AutoModel", "--fp16 true", "DDP, bf16"),
+    ],
+)
+def test_precision_of_the_trainer(tmp_path: Path, uses: str, line: str, told: str) -> None:
+    source = f"from transformers import {uses}\n"
+    assert head(tmp_path, f"{ACCELERATE} {line}", source)["parallelism"] == told
+
+
+def test_ray_without_its_trainer(tmp_path: Path) -> None:
+    source = "import ray\nfrom ours import ScalingConfig\nScalingConfig(num_workers=4)\n"
+    assert head(tmp_path, "python train.py", source)["starts"] == "one process, by python"
