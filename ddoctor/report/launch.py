@@ -137,7 +137,7 @@ def _backend(plan: LaunchPlan, script: Script | None) -> str:
 def _own_batch(plan: LaunchPlan, script: Script | None) -> str:
     """The batch that a line of the script gives, without accumulation."""
     found = script_plan.micro_batch(script) if script is not None else None
-    if found is None or plan.degrees:
+    if found is None or plan.degrees or plan.split is not None:
         return ""
     number, place = found
     if plan.ranks is None or (script is not None and script.accumulates is not None):
