@@ -31,7 +31,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
         if evidence.of_run(TrainingRun) is None:
             yield "script", f"{'-m ' if launch.is_module else ''}{launch.script}"
         degrees = [f"{letters} {one.value}" for letters, one in plan.degrees.items()]
-        if told := ", ".join(filter(None, (*_strategy(plan, script), *degrees))):
+        strategy, precision = _strategy(plan, script)
+        if told := ", ".join(filter(None, (strategy, *degrees, precision))):
             yield "parallelism", told
         if told := _backend(plan, script):
             yield "backend", told
