@@ -30,21 +30,26 @@ from tests.script.twins import (
 )
 from tests.script.twins.parts import ON_ONE
 
-TWINS = {
-    **checkpoints.TWINS,
-    **data.TWINS,
-    **flattened.TWINS,
-    **evaluations.TWINS,
-    **forks.TWINS,
-    **models.TWINS,
-    **objects.TWINS,
-    **options.TWINS,
-    **ranks.TWINS,
-    **shares.TWINS,
-    **training.TWINS,
-    **weights.TWINS,
-    **wrappers.TWINS,
-}
+MODULES = (
+    checkpoints,
+    data,
+    flattened,
+    evaluations,
+    forks,
+    models,
+    objects,
+    options,
+    ranks,
+    shares,
+    training,
+    weights,
+    wrappers,
+)
+TWINS = {name: one for module in MODULES for name, one in module.TWINS.items()}
+
+
+def test_each_name_is_given_once() -> None:
+    assert len(TWINS) == sum(len(module.TWINS) for module in MODULES)
 
 
 def told(source: str, script: Read, *settings: Setting) -> Mapping[str, Finding]:
