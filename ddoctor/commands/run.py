@@ -29,7 +29,8 @@ class StartOptions(RunOptions):
 def run(options: StartOptions) -> None:
     """Record a training script and report where its time goes.
 
-    Inserts `-m ddoctor.probe run` before the script in COMMAND, prints the new command and runs it.
+    Inserts `-m ddoctor.probe run` before the script in COMMAND, prints it and what it starts, and
+    runs it.
     """
     from ddoctor.training import start
 
