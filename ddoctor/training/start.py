@@ -13,8 +13,10 @@ from shutil import which
 from typing import NoReturn
 
 from ddoctor import console
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import redaction
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.secret_forms import HIDDEN
 from ddoctor.evidence.section import Evidence
 from ddoctor.options import words
@@ -114,10 +116,12 @@ def _with_exit_code(changed: Rewritten) -> tuple[str, ...]:
 def _execute(command: tuple[str, ...], shown: tuple[str, ...], reviewed: Evidence) -> NoReturn:
     said = (word if HIDDEN in word else shlex.quote(word) for word in redaction.words(shown))
     console.say(" ".join(("ddoctor:", *said)))
-    rows = dict(launch.starts(reviewed))
+    # Of one process, the command says enough.
+    several = any(LaunchPlan(launch=one).ranks != 1 for one in reviewed.all(Launch))
+    rows = dict(launch.starts(reviewed)) if several else {}
     width = max(map(len, rows), default=0)
     for label, text in rows.items():
-        console.say(f"  {label:{width}}  {text}")
+        console.say(f"ddoctor:   {label:{width}}  {text}")
     sys.stdout.flush()
     try:
         os.execvp(command[0], command)

@@ -219,9 +219,8 @@ def test_without_torch_only_others_are_started(
     (site / "sitecustomize.py").write_text(WITHOUT_TORCH)
     done = run("--", *command.split(), cwd=tmp_path, PYTHONPATH=str(site))
     assert done.returncode == code, done.stderr
-    said, *starts = done.stderr.splitlines()
+    (said,) = done.stderr.splitlines()
     assert told in said
-    assert bool(starts) == (code == 0)
 
 
 def test_it_replaces_itself_so_that_signals_come_through(tmp_path: Path) -> None:
@@ -249,11 +248,9 @@ def test_it_replaces_itself_so_that_signals_come_through(tmp_path: Path) -> None
     words = "--x=y z python -m ddoctor.probe run --json=x.json train.py a b"
     assert stdout == f"{process.pid} {words}\n"
     assert process.returncode == 7
-    said, *starts = stderr.splitlines()
-    assert said == (
-        "ddoctor: ./launcher '--x=y z' python -m ddoctor.probe run --json=x.json train.py 'a b'"
+    assert stderr == (
+        "ddoctor: ./launcher '--x=y z' python -m ddoctor.probe run --json=x.json train.py 'a b'\n"
     )
-    assert starts[-1] == "  script  train.py"
 
 
 def test_a_script_from_a_pipe_is_read_once(tmp_path: Path) -> None:
