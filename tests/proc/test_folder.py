@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,11 +109,15 @@ def test_a_folder_in_use_stays(owner: Owner) -> None:
 def test_a_folder_stays_while_a_process_works_in_it(owner: Owner) -> None:
     process, path = owner
     with subprocess.Popen(["sleep", "1000"], env={**os.environ, TAG: str(path)}) as worker:
+        # A program that is just being executed has no environment yet.
+        while TAG.encode() not in Path("/proc", str(worker.pid), "environ").read_bytes():
+            time.sleep(0.01)
         process.kill()
         process.wait()
         folder.sweep()
-        assert (path / "tape").exists()
+        stayed = (path / "tape").exists()
         worker.kill()
+    assert stayed
     folder.sweep()
     assert not path.exists()
 
