@@ -52,8 +52,6 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 STACKS = "default_collate"
 """The default collate function of torch."""
-# One worker makes a batch while that of the other waits; dataloader-bottleneck finds if more help.
-FEW_WORKERS = 2
 # The least rank's work on batches, as a part of that of the most: equal work differs less.
 UNLIKE = 2
 EXPLAINS = (
@@ -225,13 +223,14 @@ def _mostly(lines: Sequence[LoopLine]) -> str:
 
 
 def _in_the_workers(workers: int, place: str) -> Fix:
+    number = workers or copy_fixes.WORKERS
     return Fix.python(
         summary="move this work into the workers, and transfer few large tensors",
         paste=(
             "def collate(items):  # runs in the workers: all work on a batch\n"
             "    return torch.utils.data.default_collate(items)\n"
             "\n"
-            f"DataLoader(…, num_workers={workers or FEW_WORKERS}, collate_fn=collate)  # {place}"
+            f"DataLoader(…, num_workers={number}, collate_fn=collate)  # {place}"
         ),
         caution="each tensor of a batch opens a file in /dev/shm: stack small tensors",
     )

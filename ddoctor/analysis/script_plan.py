@@ -6,14 +6,9 @@ import ast
 from collections.abc import Iterator
 from contextlib import suppress
 
-from ddoctor.analysis.script_source import LOADER, evaluates, is_trained_on
+from ddoctor.analysis.script_source import LOADER, STRATEGIES, evaluates, is_trained_on
 from ddoctor.evidence.script import Script, SourceCall
 
-STRATEGIES = {
-    "torch.nn.parallel.DistributedDataParallel": "DDP",
-    "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP1",
-    "torch.distributed.fsdp.fully_shard": "FSDP2",
-}
 AUTOCAST = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 HALVES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.half": "fp16"}
 

@@ -11,11 +11,12 @@ from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.evidence.source_text import syntax_tree
 
-WRAPPERS = (
-    "torch.nn.parallel.DistributedDataParallel",
-    "torch.distributed.fsdp.FullyShardedDataParallel",
-    "torch.distributed.fsdp.fully_shard",
-)
+STRATEGIES = {
+    "torch.nn.parallel.DistributedDataParallel": "DDP",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP1",
+    "torch.distributed.fsdp.fully_shard": "FSDP2",
+}
+WRAPPERS = tuple(STRATEGIES)
 PLAIN = frozenset({"DDP", "FSDP1", "FSDP2", "TorchMetrics"})
 """What leaves samplers, devices and files to the script. Other frameworks care for some of it."""
 LOADER = "torch.utils.data.DataLoader"

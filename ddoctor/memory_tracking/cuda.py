@@ -26,10 +26,10 @@ from torch import Tensor
 from torch.library import Library
 from torch.utils._pytree import tree_map_only
 
+from ddoctor.memory_tracking import replacements
+
 aten = torch.ops.aten
 HALVES = (torch.float16, torch.bfloat16)
-# torch's number for the reduction (torch/nn/_reduction.py).
-MEAN = 1
 # Alignment of each head in bytes (sdp_utils.cpp, minimum_gemm_alignment); flash attention pads to
 # it, and accepts heads up to this size (check_head_dim_size_flash).
 ALIGNED, LONGEST_FLASH = 16, 256
@@ -195,7 +195,7 @@ def _cross_entropy(
     given: Tensor,
     target: Tensor,
     weight: Tensor | None = None,
-    reduction: int = MEAN,
+    reduction: int = replacements.MEAN,
     ignore_index: int = -100,
     label_smoothing: float = 0.0,
 ) -> Any:
