@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,8 +69,8 @@ class Ran:
 
     @property
     def said(self) -> list[str]:
-        """The lines of ddoctor on stderr, without the command that it runs."""
-        lines = [one for one in self.stderr.splitlines() if one.startswith("ddoctor: ")]
+        """The lines of ddoctor on stderr, without its command and what that starts."""
+        lines = [one for one in self.stderr.splitlines() if re.match("ddoctor: [^ ]", one)]
         return [one for one in lines if "-m ddoctor.probe" not in one]
 
     @property
