@@ -21,7 +21,7 @@ from ddoctor.analysis import endings
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.named_models import memory, named_models
-from ddoctor.analysis.script_source import WRAPPERS, shown
+from ddoctor.analysis.script_source import WRAPPERS
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import RankStart, Starts, TrainingRun
@@ -80,26 +80,30 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     helps = plan.launch.on("fsdp.cpu_ram_efficient_loading") or script.loads_on_one_rank
     by_frameworks = {"Trainer", "TRL", "accelerate"} & {one.framework for one in script.imports}
     in_parts = zero and (script.in_parts is not None or by_frameworks)
-    if each < 2 or not shards or helps or in_parts or script.fills_in is not None:
-        return
     granted = memory(plan.launch.get("memory-per-host"))
+    matters = shards or granted is not None
+    if each < 2 or not matters or helps or in_parts or script.fills_in is not None:
+        return
     most = granted * OF_THE_HOST if granted is not None else LARGE
     for one in named_models(plan, script):
         whole = each * one.nbytes / GIB
         if whole > most:
             limit = f", and each host gets {granted:,.0f}" if granted is not None else ""
+            before = " before the model is sharded" if shards else ""
+            fixes = _OF_FSDP1 if script.of(SHARDING[0]) else _FIXES
             yield Finding(
+                title="" if shards else "The ranks of a host load more than its memory",
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY if granted is not None else Confidence.POSSIBLE,
                 because=(
-                    f"each of {each} ranks of a host runs {shown(one.call.at)} before the model is "
-                    f"sharded: {one.billions:g} billion parameters take {one.nbytes / GIB:,.0f} "
+                    f"each of {each} ranks of a host runs {one.place}{before}: "
+                    f"{one.size} take {one.nbytes / GIB:,.0f} "
                     f"GiB, {whole:,.0f} together{limit}"
                 ),
                 evidence=(
                     Observation(name="host memory of all ranks", value=round(whole), unit="GiB"),
                 ),
-                fixes=_OF_FSDP1 if script.of(SHARDING[0]) else _FIXES,
+                fixes=fixes if shards else (_TO_THE_GPU,),
             )
             return
 
@@ -205,6 +209,10 @@ _FIXES = (
             "dcp.load({'model': model.state_dict()}, checkpoint_id='checkpoint')"
         ),
     ),
+)
+_TO_THE_GPU = Fix.python(
+    summary="load the weights on the GPU of the rank, or ask for more memory",
+    paste='AutoModelForCausalLM.from_pretrained(name, device_map={"": local_rank})',
 )
 _OF_FSDP1 = (
     Fix.python(

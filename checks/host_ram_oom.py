@@ -22,13 +22,17 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.environment_fixes import raise_container_limit
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.live_ranks import named
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.named_models import memory as memory_granted
+from ddoctor.analysis.trained_states import trained_states
 from ddoctor.evidence.gpus import KernelLog
 from ddoctor.evidence.host import Kernel, Memory
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import RankEnding, Starts, TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -60,6 +64,34 @@ SWAPPED_MIB = 64.0
 WORKER_KILLED = "is killed by signal: Killed"
 # Memory is sampled only now and then, and the last sample is some time before the end.
 NEARLY_ALL = 0.8
+
+
+def in_a_launch(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:
+    """Offloaded states need more than the scheduler grants on each host."""
+    granted = memory_granted(plan.launch.get("memory-per-host"))
+    hosts = plan.launch.hosts
+    for one in trained_states(plan, script):
+        if granted is None or not hosts or one.offloads is None:
+            return
+        needed = one.under("DDP").optimizer / hosts / GIB
+        if needed > granted:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"{one.offloads.name.rpartition('.')[2]} is {one.offloads.value} "
+                f"({one.offloads.at}): AdamW's states of the {one.model.size} of "
+                f"{one.model.place} take {needed:,.0f} GiB on each of {hosts} hosts, and each "
+                f"gets {granted:,.0f}",
+                evidence=(Observation(name="needed", value=round(needed), unit="GiB"),),
+                fixes=(
+                    Fix(
+                        summary="ask for more memory on each host, or for more hosts",
+                        paste=f"#SBATCH --mem={needed * 1.3:.0f}G   # of Kubernetes: memory: "
+                        f"{needed * 1.3:.0f}Gi",
+                    ),
+                ),
+            )
+        return
 
 
 def killed_in_training(

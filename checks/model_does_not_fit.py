@@ -12,20 +12,18 @@ or offload to host memory.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom, log_events, snapshot_failures
+from ddoctor.analysis import cuda_oom, granted_gpus, log_events, snapshot_failures
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.memory_fixes import MemoryNeed, contents, enough_gpus, remedies
-from ddoctor.analysis.named_models import named_models
-from ddoctor.analysis.script_source import WRAPPERS, shown
 from ddoctor.analysis.snapshot_failures import SnapshotFailures
+from ddoctor.analysis.trained_states import trained_states
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
-from ddoctor.evidence.plan import Plan
+from ddoctor.evidence.plan import MemoryParts, Plan
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import TrainingRun
@@ -41,39 +39,43 @@ OFFLOADED = "fsdp-offload"
 
 # By NVIDIA's and AMD's data sheets: no GPU of 2026 has more.
 MOST_GIB = 288
-ADAM = re.compile(r"Adam|NAdam|RAdam", re.IGNORECASE)
-SMALLER = re.compile(r"peft|lora|quantiz|bitsandbytes|load_in_|galore|8bit", re.IGNORECASE)
 
 
-def in_a_launch(plan: LaunchPlan, script: Script, gpus: Gpus | None) -> Iterator[Finding]:
-    """DDP keeps all states of a model on each GPU; its name says how large it is."""
-    ddp = script.of("torch.nn.parallel.DistributedDataParallel") or plan.strategy == "DDP"
-    shards = script.of(*WRAPPERS[1:]) or (plan.strategy and plan.strategy != "DDP")
-    adam = [one for one in script.calls if ADAM.search(one.name)]
-    trains = any(loop.kind == "training" for loop in script.loops)
-    if not ddp or shards or not adam or not trains or SMALLER.search(str(script.calls)):
-        return
-    here = max((one.memory_total for one in gpus.gpus), default=0) if gpus is not None else 0
-    most = here / GIB if here else MOST_GIB
-    for one in named_models(plan, script):
-        # Weights, gradients, and the two states of AdamW, each in the type of the weights.
-        needed = 4 * one.nbytes / GIB
-        if needed > most:
-            yield Finding(
-                severity=Severity.ERROR,
-                confidence=Confidence.LIKELY,
-                because=f"{shown(one.call.at)} has {one.billions:g} billion parameters: weights, "
-                f"gradients and AdamW's states take {needed:,.0f} GiB on each GPU under DDP, and "
-                f"{'this one' if here else 'the largest'} has {most:,.0f}",
-                evidence=(Observation(name="needed", value=round(needed), unit="GiB"),),
-                fixes=(
-                    Fix(
-                        summary="compare the strategies that fit",
-                        paste=f"ddoctor plan --params {one.billions:g}B --gpus {plan.ranks or 8}",
-                    ),
+def in_a_launch(plan: LaunchPlan, script: Script | None, gpus: Gpus | None) -> Iterator[Finding]:
+    """What a training keeps of its model is more than a GPU has, before any activation."""
+    granted, named = granted_gpus.memory(plan, gpus)
+    most = granted or MOST_GIB
+    room = f"a GPU has {most:,.0f} ({named})" if named else f"the largest GPU has {most:,.0f}"
+    for one in trained_states(plan, script):
+        parts = one.under(one.strategy) if one.strategy else MemoryParts()
+        if parts.model <= most * GIB:
+            continue
+        whole = one.under("DDP").model
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=f"{one.model.place} has {one.model.size}: weights, gradients and AdamW's "
+            f"states take {parts.model / GIB:,.0f} GiB on each GPU under {one.strategy}, "
+            f"and {room}",
+            evidence=contents(parts, "by the number of parameters"),
+            fixes=(
+                *remedies(
+                    MemoryNeed(
+                        parts=parts,
+                        missing=parts.model - round(most * GIB),
+                        optimizer="AdamW",
+                        sharded=one.ranks if one.shards_all else 1,
+                        shards=max(one.ranks, enough_gpus(whole, 0, round(most * GIB))),
+                    )
                 ),
-            )
-            return
+                Fix(
+                    summary="compare the strategies, activations included",
+                    paste=f"ddoctor plan --params {one.model.billions:.3g}B --gpus {one.ranks} "
+                    f"--device-memory {most:.0f}GiB --activations 10GB",
+                ),
+            ),
+        )
+        return
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:

@@ -1,32 +1,38 @@
-"""How many parameters a model has by its name, such as ``deepseek-coder-33b-base``."""
+"""How many parameters a model has: by its files, or by its name, as ``deepseek-coder-33b-base``."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import LaunchPlan
-from ddoctor.evidence.launch import Setting
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.launch import COUNTED, Setting
 from ddoctor.evidence.script import UNKNOWN, Script, SourceCall
 
 # Names in transformers, diffusers, safetensors and torch.
 OF_MODELS = re.compile(r"(?:AutoModel\w*|For[A-Z]\w+|Model)\.from_pretrained$")
 OF_LAUNCHES = ("model", "model_name", "model_name_or_path", "model_path", "model_id", "base_model")
 """What scripts call the argument that names the model."""
+NAME = "pretrained_model_name_or_path"
+TRAINERS = ("trl", "llamafactory-cli")
+"""Programs that train the one model that their arguments name."""
 OF_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 SIZE = re.compile(r"(?:^|[-_/'\"])(\d{1,4}(?:\.\d{1,2})?)[bB](?:[-_./'\"]|$)")
 """Thousands of millions of parameters."""
 HALVES = re.compile("float16|fp16|half|auto|bf16")
+DTYPES = ("arg.torch_dtype", "arg.dtype", "arg.model_dtype")
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 
 
 @dataclass(frozen=True, kw_only=True)
 class NamedModel:
-    """A model that a script loads by a name with its size."""
+    """A model of a known size that every rank loads."""
 
-    call: SourceCall
+    place: str
+    """The line, or the option, that names it."""
     billions: float
     halves: bool
     """Whether it is loaded in 16 bits."""
@@ -36,21 +42,44 @@ class NamedModel:
         """Bytes of its weights, as they are loaded."""
         return self.billions * 1e9 * (2 if self.halves else 4)
 
+    @property
+    def size(self) -> str:
+        """Its parameters in words."""
+        return f"{float(f'{self.billions:.3g}'):g} billion parameters"
 
-def named_models(plan: LaunchPlan, script: Script) -> Iterator[NamedModel]:
-    """The models that a script loads on all of its ranks."""
-    for one in script.calls:
-        found = SIZE.search(" ".join(_names(one, plan))) if OF_MODELS.search(one.name) else None
-        if found is not None and one.on_all_ranks and "device_map" not in one.keywords:
+
+def named_models(plan: LaunchPlan, script: Script | None) -> Iterator[NamedModel]:
+    """The models that a script, or a program that trains one, loads on all of its ranks."""
+    for one in script.calls if script is not None else ():
+        billions = _billions(_names(one, plan), plan) if OF_MODELS.search(one.name) else None
+        if billions and one.on_all_ranks and "device_map" not in one.keywords:
             halves = HALVES.search(" ".join(one.keywords.values())) is not None
-            yield NamedModel(call=one, billions=float(found[1]), halves=halves)
+            yield NamedModel(place=shown(one.at), billions=billions, halves=halves)
+    if script is None and plan.launch.script in TRAINERS:
+        named = plan.get(*(f"arg.{name}" for name in OF_LAUNCHES))
+        billions = _billions([named.value], plan) if named is not None else None
+        if named is not None and billions:
+            dtype = plan.get(*DTYPES)
+            halves = dtype is not None and HALVES.search(dtype.value) is not None
+            place = f"{named.value} ({named.at})"
+            yield NamedModel(place=place, billions=billions, halves=halves)
+
+
+def _billions(names: Iterable[str], plan: LaunchPlan) -> float | None:
+    """By the files of a model, else by a name; None: neither tells it."""
+    every = [*names]
+    for name in every:
+        if (counted := plan.launch.get(COUNTED + name.strip("'\""))) is not None:
+            return int(counted.value) / 1e9
+    found = SIZE.search(" ".join(every))
+    return float(found[1]) if found is not None else None
 
 
 def _names(call: SourceCall, plan: LaunchPlan) -> Iterator[str]:
     """What may name the model: the argument, what it is assigned from, and its value."""
-    yield from (*call.arguments[:1], call.values.get("0", ""), *call.origin("0", 0))
-    given = (one.rpartition(".")[2] for one in call.arguments[:1])
-    names = (*given, *OF_LAUNCHES) if call.origin("0", 0) == (UNKNOWN,) else ()
+    written, origin = call.argument(NAME, 0) or "", call.origin(NAME, 0)
+    yield from (written, call.values.get("0", ""), *origin)
+    names = (written.rpartition(".")[2], *OF_LAUNCHES) if origin == (UNKNOWN,) else ()
     for name in names:
         setting = plan.launch.get(f"arg.{name}")
         if setting is not None:

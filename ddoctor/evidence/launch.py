@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from ddoctor.evidence.section import Part, Section
 
+COUNTED = "parameters of "
+"""Begins the name of a setting with the number of parameters in the files of a model."""
+
 
 class Setting(Part, frozen=True, kw_only=True):
     """A value, and where it is written."""

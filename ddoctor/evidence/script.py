@@ -417,6 +417,8 @@ class Script(Section, frozen=True, kw_only=True):
     """The first line that reads or writes a batch or an accumulation of DeepSpeed's own config."""
     names_pinning: SourceLine | None = None
     """The first line with the word ``pin_memory`` that is not an option of a call."""
+    trains_less: SourceLine | None = None
+    """The first line with a word for weights that are frozen, quantized or offloaded."""
 
     def of(self, *names: str) -> tuple[SourceCall, ...]:
         """The calls of these names."""

@@ -18,6 +18,8 @@ from ddoctor.launch.words import Command, Word
 OF_RDMA = re.compile(r"rdma|/efa|hca|infiniband|roce|mlnx", re.IGNORECASE)
 """Resources of the device plug-ins of Mellanox, NVIDIA and AWS."""
 GPUS = ("nvidia.com/gpu", "amd.com/gpu")
+GPU_LABELS = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+"""Of nodes, by NVIDIA's GPU feature discovery and by Google's Kubernetes."""
 
 
 def applied(words: Sequence[str]) -> str:
@@ -120,6 +122,9 @@ def _of_container(container: Any, pod: Any, name: str) -> Iterator[Setting]:
     for key, named in (("hostNetwork", "host-network"), ("hostIPC", "host-ipc")):
         if (value := get(pod, key)) is not None:
             yield setting(named, value, name)
+    for key, value in items(get(pod, "nodeSelector")):
+        if key in GPU_LABELS:
+            yield setting("gpu-model", value, name)
     volumes = {text(get(row, "name")): row for row in rows(get(pod, "volumes"))}
     for row in rows(get(container, "volumeMounts")):
         if _is_shm(row):

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace as with_fields
+
 from ddoctor.evidence import source_text
+from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Section
-from ddoctor.launch import reader
+from ddoctor.launch import model_files, reader
 from ddoctor.launch.option_source import options_of
 from ddoctor.script import reader as script
 
@@ -19,8 +23,20 @@ def review(command: Sequence[str], folder: Path) -> Iterator[Section]:
         DoctorError: as ``reader.read``.
     """
     launch = reader.read(command, folder)
-    yield launch
-    if (source := reader.script_file(launch, folder)) is not None:
-        yield script.read(source, [folder])
+    path = reader.script_file(launch, folder)
+    source = script.read(path, [folder]) if path is not None else None
+    sizes = model_files.counted(_models(launch, source), folder)
+    yield with_fields(launch, settings=(*launch.settings, *sizes))
+    if source is not None:
+        yield source
     source_text.forget()
     options_of.cache_clear()
+
+
+def _models(launch: Launch, source: Script | None) -> Iterator[str]:
+    """What may name a model: arguments, and what a script gives to ``from_pretrained``."""
+    yield from (one.value for one in launch.settings if one.name.startswith("arg."))
+    for call in source.calls if source is not None else ():
+        if call.name.endswith(".from_pretrained"):
+            for origin in call.origin("pretrained_model_name_or_path", 0):
+                yield origin.strip("'\"")

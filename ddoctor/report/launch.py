@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from math import prod
 
 from ddoctor.analysis import script_plan
+from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import DECAY, EPOCHS, WARM_UP, LaunchPlan
 from ddoctor.analysis.named_models import named_models
+from ddoctor.analysis.trained_states import FSDP, SHARDED, trained_states
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
@@ -44,6 +46,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "learning rate", f"{plan.rate.value} ({plan.rate.at})"
         if told := _length(plan):
             yield "length", told
+        if told := _states(plan, script):
+            yield "model", told
         if told := _checkpoints(plan, script):
             yield "checkpoints", told
         if plan.variables:
@@ -63,7 +67,7 @@ def _checkpoints(plan: LaunchPlan, script: Script | None) -> str:
     parts = []
     if plan.checkpoints is not None:
         parts.append(f"{plan.checkpoints:,} in all")
-    model = next(named_models(plan, script), None) if script is not None else None
+    model = next(named_models(plan, script), None)
     if model is not None:
         # FSDP trains a copy of the weights in fp32, whatever the layers compute in.
         whole = plan.strategy.startswith("FSDP") and plan.precision is not None
@@ -71,6 +75,17 @@ def _checkpoints(plan: LaunchPlan, script: Script | None) -> str:
         why = " (FSDP keeps the weights in fp32)" if whole and model.halves else ""
         parts.append(f"{each * model.billions:,.0f} GB of weights each{why}")
     return ", ".join(parts)
+
+
+def _states(plan: LaunchPlan, script: Script | None) -> str:
+    """The model, and what each strategy would keep of it on each GPU."""
+    for one in trained_states(plan, script):
+        # FSDP shards as ZeRO-3 does.
+        ways = {name: name.replace("ZeRO-3", "ZeRO-3 or FSDP") for name in SHARDED if name != FSDP}
+        sizes = [f"{words} {one.under(name).model / GIB:,.0f}" for name, words in ways.items()]
+        parts = "weights, gradients and AdamW's states on each GPU"
+        return f"{one.model.size}; {parts}, in GiB: {', '.join(sizes)}"
+    return ""
 
 
 def _starts(plan: LaunchPlan) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
@@ -63,6 +64,10 @@ OF_DEEPSPEED = frozenset(
 )
 """Keys of DeepSpeed's config, and the methods of its engine that give or set them."""
 AHEAD = "non_blocking=True"
+LESS = re.compile(
+    r"lora|peft|quant|bitsandbytes|load_in_|galore|8bit|requires_grad|freeze|offload", re.I
+)
+"""Words for weights that are not trained, take less, or stay on the host."""
 
 
 def first_lines(walks: Sequence[Walk], at: At) -> Mapping[str, SourceLine]:
@@ -127,6 +132,11 @@ def _names_accumulation(name: str) -> bool:
     return name.isidentifier() and bool(OF_ACCUMULATION & lower(name))
 
 
+@lru_cache(maxsize=10_000)
+def _trains_less(name: str) -> bool:
+    return LESS.search(name) is not None
+
+
 NAMED: Mapping[str, Callable[[str], bool]] = {
     "names_device": _names_a_device,
     "names_set_epoch": "set_epoch".__eq__,
@@ -138,6 +148,7 @@ NAMED: Mapping[str, Callable[[str], bool]] = {
     "accumulates": _names_accumulation,
     "names_deepspeed_keys": OF_DEEPSPEED.__contains__,
     "names_pinning": "pin_memory".__eq__,
+    "trains_less": _trains_less,
 }
 
 

@@ -239,6 +239,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         accumulates=named.get("accumulates"),
         names_deepspeed_keys=named.get("names_deepspeed_keys"),
         names_pinning=named.get("names_pinning"),
+        trains_less=named.get("trains_less"),
         broken=tuple(modules.broken),
         unseen=tuple(modules.unseen),
     )

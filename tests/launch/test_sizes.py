@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from textwrap import dedent
 
@@ -59,6 +60,22 @@ PODS = """
             volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
           volumes: [{{name: shm, emptyDir: {{medium: Memory}}}}]
 """
+BY_ZERO = """
+    import deepspeed
+    from transformers import AutoModelForCausalLM
+    model = AutoModelForCausalLM.from_pretrained("a/model-70b", dtype="bfloat16")
+    engine, _, loader, _ = deepspeed.initialize(model=model, config="ds.json")
+    for batch in loader:
+        loss = engine(batch).loss
+        engine.backward(loss)
+        engine.step()
+"""
+ZERO = """{{
+    "bf16": {{"enabled": true}},
+    "optimizer": {{"type": "AdamW", "params": {{"lr": 1e-4}}}},
+    "train_micro_batch_size_per_gpu": 1,
+    "zero_optimization": {{"stage": {stage}, "offload_optimizer": {{"device": "{device}"}}}}
+}}"""
 WHOLE = """
     import torch
     from torch.distributed.fsdp import fully_shard
@@ -90,6 +107,166 @@ def test_a_model_that_ddp_keeps_whole(
     source = DDP.format(size=size, more=more, wrap=wrap, optimizer=optimizer)
     command = "torchrun --standalone --nproc-per-node 8 train.py"
     assert ("model-does-not-fit" in causes(tmp_path, command, source, gpus=0)) is wrong
+
+
+@pytest.mark.parametrize(
+    ("asked", "size", "wrong"),
+    [
+        ("--gres=gpu:a100:8", 13, True),
+        ("--gpus-per-node=h100:8", 13, True),
+        ("--gres=gpu:a100_80gb:8", 13, True),
+        ("--gpus=mi300x:8", 13, False),
+        ("--gres=gpu:a100:8", 7, False),
+        ("--gres=gpu:a100_40gb:8", 7, True),
+        ("--gres=gpu:rtx4090:8", 7, True),
+        ("--gres=gpu:8", 13, False),
+    ],
+)
+def test_the_gpus_of_a_job(tmp_path: Path, asked: str, size: int, wrong: bool) -> None:
+    source = DDP.format(size=size, more="", wrap="DistributedDataParallel", optimizer="AdamW")
+    job = JOB.format(f"#SBATCH {asked}")
+    found = causes(tmp_path, "sbatch four.sbatch", source, four_sbatch=job)
+    assert ("model-does-not-fit" in found) is wrong
+
+
+@pytest.mark.parametrize(
+    ("added", "wrong"),
+    [
+        ("", True),
+        ("for one in model.parameters(): one.requires_grad = False", False),
+        ("from peft import get_peft_model\nmodel = get_peft_model(model, config)", False),
+        ("from torch.distributed.fsdp import CPUOffloadPolicy\nCPUOffloadPolicy()", False),
+    ],
+)
+def test_not_all_weights_are_trained(tmp_path: Path, added: str, wrong: bool) -> None:
+    source = dedent(
+        DDP.format(size=70, more="", wrap="DistributedDataParallel", optimizer="AdamW")
+    ).replace("optimizer =", f"{added}\noptimizer =")
+    command = "torchrun --standalone --nproc-per-node 8 train.py"
+    assert ("model-does-not-fit" in causes(tmp_path, command, source, gpus=0)) is wrong
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks", "offload", "wrong"),
+    [
+        (1, 8, "none", True),
+        (2, 8, "none", True),
+        (3, 8, "none", True),
+        (3, 16, "none", False),
+        (3, 8, "cpu", False),
+    ],
+)
+def test_what_deepspeed_shards(
+    tmp_path: Path, stage: int, ranks: int, offload: str, wrong: bool
+) -> None:
+    """A model of 70 billion parameters takes 1,043 GiB in all, on GPUs of 80."""
+    settings = ZERO.format(stage=stage, device=offload)
+    job = f"""
+        #!/bin/bash
+        #SBATCH --nodes={ranks // 8} --gres=gpu:h100:8
+        deepspeed --num_nodes {ranks // 8} --num_gpus 8 train.py --deepspeed_config ds.json
+    """
+    found = causes(tmp_path, "sbatch job.sbatch", BY_ZERO, ds_json=settings, job_sbatch=job)
+    assert ("model-does-not-fit" in found) is wrong
+
+
+@pytest.mark.parametrize(
+    ("memory", "hosts", "device", "wrong"),
+    [
+        ("500G", 1, "cpu", True),
+        ("1000G", 1, "cpu", False),
+        ("500G", 2, "cpu", False),
+        ("500G", 1, "none", False),
+        ("0", 1, "cpu", False),
+    ],
+)
+def test_the_states_on_the_host(
+    tmp_path: Path, memory: str, hosts: int, device: str, wrong: bool
+) -> None:
+    """Those of 70 billion parameters take 782 GiB."""
+    job = f"""
+        #!/bin/bash
+        #SBATCH --nodes={hosts} --gres=gpu:h100:2 --mem={memory}
+        deepspeed --num_nodes {hosts} --num_gpus 2 train.py --deepspeed_config ds.json
+    """
+    settings = ZERO.format(stage=3, device=device)
+    found = causes(tmp_path, "sbatch job.sbatch", BY_ZERO, ds_json=settings, job_sbatch=job)
+    assert ("host-ram-oom" in found) is wrong
+
+
+@pytest.mark.parametrize(
+    ("limit", "size", "more", "wrong"),
+    [
+        ("64Gi", 7, "", True),
+        ("400Gi", 7, "", False),
+        ("64Gi", 1, "", False),
+        ("64Gi", 7, ', device_map={"": rank}', False),
+    ],
+)
+def test_the_memory_of_a_pod(tmp_path: Path, limit: str, size: int, more: str, wrong: bool) -> None:
+    source = f"""
+        import torch
+        from torch.nn.parallel import DistributedDataParallel
+        from transformers import AutoModelForCausalLM
+        model = AutoModelForCausalLM.from_pretrained("a/model-{size}b"{more})
+        model = DistributedDataParallel(model.cuda())
+    """
+    pods = PODS.format(kind="Job", pods=1, limit="", gpus=8, more="").replace("900Gi", limit)
+    found = causes(tmp_path, "kubectl apply -f job.yaml", source, job_yaml=pods)
+    assert ("every-rank-loads-full-model" in found) is wrong
+
+
+@pytest.mark.parametrize(
+    ("label", "wrong"),
+    [
+        ("nvidia.com/gpu.product: NVIDIA-A100-SXM4-80GB", True),
+        ("nvidia.com/gpu.product: NVIDIA-H200", False),
+        ("disk: a100", False),
+    ],
+)
+def test_the_gpus_of_a_pod(tmp_path: Path, label: str, wrong: bool) -> None:
+    source = DDP.format(size=13, more="", wrap="DistributedDataParallel", optimizer="AdamW")
+    pods = PODS.format(kind="Job", pods=1, limit="", gpus=8, more="")
+    pods = pods.replace("containers:", f"nodeSelector: {{{label}}}\n          containers:")
+    found = causes(tmp_path, "kubectl apply -f job.yaml", source, job_yaml=pods)
+    assert ("model-does-not-fit" in found) is wrong
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ("", True),
+        ("--use_peft", False),
+        ("--load_in_4bit", False),
+        ("--optim adafactor", False),
+        ("--use_peft false", True),
+    ],
+)
+def test_a_program_that_trains_a_model_of_the_hub(
+    tmp_path: Path, options: str, wrong: bool
+) -> None:
+    cached = tmp_path / "cache" / "hub" / "models--a--large"
+    (cached / "refs").mkdir(parents=True)
+    (cached / "refs" / "main").write_text("1234abcd")
+    (cached / "snapshots" / "1234abcd").mkdir(parents=True)
+    config = {
+        **{"model_type": "llama", "hidden_size": 8192, "intermediate_size": 28672},
+        **{"num_hidden_layers": 80, "num_attention_heads": 64, "num_key_value_heads": 8},
+        **{"vocab_size": 128256, "tie_word_embeddings": False},
+    }
+    (cached / "snapshots" / "1234abcd" / "config.json").write_text(json.dumps(config))
+    command = f"trl sft --accelerate_config one.yaml --model_name_or_path a/large {options}"
+    found = causes(tmp_path, command, "", gpus=0, one_yaml=TWO_GPUS)
+    assert ("model-does-not-fit" in found) is wrong
+
+
+def test_the_strategies_for_a_model(tmp_path: Path) -> None:
+    source = DDP.format(size=13, more="", wrap="DistributedDataParallel", optimizer="AdamW")
+    (tmp_path / "train.py").write_text(dedent(source))
+    command = ["torchrun", "--standalone", "--nproc-per-node", "8", "train.py"]
+    rows = dict(starts(Evidence([*review(command, tmp_path)])))
+    assert rows["model"].startswith("13 billion parameters; weights, gradients and AdamW's states")
+    assert rows["model"].endswith("DDP 97, ZeRO-1 54, ZeRO-2 33, ZeRO-3 or FSDP 12")
 
 
 @pytest.mark.parametrize(
