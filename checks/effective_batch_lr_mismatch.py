@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import DECAY, EVALUATE, SAVE, WARM_UP, LaunchPlan
+from ddoctor.analysis.script_plan import micro_batch
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -82,7 +83,7 @@ def for_other_ranks(plan: LaunchPlan) -> Iterator[Finding]:
 def for_another_batch(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """A text of the project says for which batch the rate was chosen."""
     rate, ranks, launch = plan.rate, plan.ranks, plan.launch
-    batch = _samples(plan)
+    batch = _samples(plan, script)
     if rate is None or batch is None or script.scales_by_ranks is not None:
         return
     if any("split_batches" in one.at.text for one in script.calls):
@@ -95,7 +96,7 @@ def for_another_batch(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     yield from _finding(plan, batch / meant[0].number, of)
 
 
-def _samples(plan: LaunchPlan) -> int | None:
+def _samples(plan: LaunchPlan, script: Script) -> int | None:
     """Samples of all ranks for each optimizer step; None: unknown, or the script has a whole."""
     named = (one.name[4:].lower() for one in plan.launch.settings if one.name.startswith("arg."))
     if any("batch" in name and WHOLE.search(name) for name in named):
@@ -103,9 +104,12 @@ def _samples(plan: LaunchPlan) -> int | None:
     if plan.batch is not None:
         return plan.batch
     micro = plan.get("arg.batch", "arg.micro")
-    if micro is None or not micro.number or plan.ranks is None or plan.degrees:
+    size = micro.number if micro is not None else None
+    if micro is None and script.accumulates is None and (own := micro_batch(script)) is not None:
+        size = own[0]
+    if not size or plan.ranks is None or plan.degrees:
         return None
-    return micro.number * plan.ranks * plan.accumulation
+    return size * plan.ranks * plan.accumulation
 
 
 def _number(text: str) -> float | None:

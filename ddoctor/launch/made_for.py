@@ -53,8 +53,12 @@ ADAPTS = re.compile(
 )
 """Words of a text that also says what changes with the number of GPUs."""
 KEY = re.compile(
-    r"""^\s*["']?(?:learning_rate|lr)["']?\s*[:=]\s*(?P<rate>\d{0,6}\.?\d{1,12}(?:[eE]-?\d{1,3})?)"""
+    r"""(?<![a-z_])(?:(?:base|init|initial|max|peak)_)?(?:learning_rate|lr|rate)["']?"""
+    r"""\s*(?:[:=]|,[^#=]{0,80}(?:=[^#=]{1,40})?\bdefault=)\s*"""
+    r"""(?P<rate>\d{0,6}\.?\d{1,12}(?:e-?\d{1,3})?)""",
+    re.IGNORECASE,
 )
+"""An assignment, a keyword, a key, or an option with its default."""
 MARKS = re.compile(r"[`*_~>#]+")
 BESIDE = "rate, "
 """What a comment after a rate, or the help of its option, need not name."""
@@ -115,7 +119,7 @@ def _comments(lines: Sequence[str], name: str) -> Iterator[Text]:
     run: list[str] = []
     for number, line in enumerate(lines, 1):
         before, mark, after = line.partition("#")
-        key = KEY.match(line)
+        key = KEY.search(before)
         rate = key["rate"] if key is not None else ""
         if mark and not before.strip():
             run.append(after)

@@ -29,13 +29,32 @@ def rates(tree: ast.Module, name: str) -> Iterator[Setting]:
         if isinstance(node, ast.Call) and OPTIMIZER.fullmatch(named(node.func)):
             by_name = (word.value for word in node.keywords if word.arg == "lr")
             value = next(by_name, node.args[1] if len(node.args) > 1 else None)
-            number = value.value if isinstance(value, ast.Constant) else None
-            if not isinstance(number, float | int):
+            constant = _constant(tree, value)
+            if constant is None or not isinstance(constant.value, float | int):
                 yield from _unknown(tree, node, name)
                 return
-            line = node.lineno if value is None else value.lineno
-            found.append(Setting(name="optimizer.lr", value=str(number), file=name, line=line))
+            found.append(
+                Setting(
+                    name="optimizer.lr",
+                    value=str(constant.value),
+                    file=name,
+                    line=constant.lineno,
+                )
+            )
     yield from found
+
+
+def _constant(tree: ast.Module, value: ast.expr | None) -> ast.Constant | None:
+    """What it is, or what a variable is that the script assigns once; None: no constant."""
+    if isinstance(value, ast.Name):
+        given = [
+            node.value
+            for node in nodes(tree)
+            if isinstance(node, ast.Assign)
+            and any(isinstance(one, ast.Name) and one.id == value.id for one in node.targets)
+        ]
+        value = given[0] if len(given) == 1 else None
+    return value if isinstance(value, ast.Constant) else None
 
 
 def _unknown(tree: ast.Module, call: ast.Call, name: str) -> Iterator[Setting]:

@@ -11,7 +11,7 @@ import pytest
 from ddoctor.launch import made_for
 from ddoctor.launch.option_source import options_of
 from tests.launch.reviewed import causes, reviewed
-from tests.script.sources import ddp
+from tests.script.sources import LOADER, ddp
 
 CAUSE = "effective-batch-lr-mismatch"
 OPTIONS = """
@@ -119,3 +119,25 @@ def test_help_of_an_option(tmp_path: Path) -> None:
     assert CAUSE in causes(tmp_path, STARTS, script("the rate for a total batch of 32"))
     assert CAUSE not in causes(tmp_path, STARTS, script("the rate for a total batch of 128"))
     assert CAUSE not in causes(tmp_path, STARTS, script("the rate of SGD"))
+
+
+@pytest.mark.parametrize(
+    ("rate", "comment", "wrong"),
+    [
+        ("1e-3", "for a total batch of 16", True),
+        ("RATE", "for a total batch of 16", True),
+        ("1e-3", "good for batch size 16 on a single GPU", True),
+        ("1e-3", "for a total batch of 64", False),
+        ("1e-3", "tuned with batch size 16", False),
+        ("1e-3", "of batch 16 on one GPU, scaled by the ranks", False),
+        ("OTHER", "for a total batch of 16", False),
+    ],
+)
+def test_a_comment_beside_the_optimizer(
+    tmp_path: Path, rate: str, comment: str, wrong: bool
+) -> None:
+    head = f"RATE = 1e-3  # {comment}\nOTHER = 1e-3 if fast else 2e-3\n"
+    made = f"optimizer = torch.optim.AdamW(model.parameters(), lr={rate})"
+    loader = LOADER.replace("(data, ", "(data, batch_size=16, ")
+    source = ddp(head=head, loader=f"{loader}{made}  # {comment}\n")
+    assert (CAUSE in causes(tmp_path, STARTS, source)) is wrong
