@@ -114,6 +114,40 @@ def of_another_model(launch: Launch, script: Script | None) -> Iterator[Finding]
         )
 
 
+# Repeated blocks that torch brings.
+OF_TORCH = ("TransformerEncoderLayer", "TransformerDecoderLayer", "Sequential", "Linear")
+
+
+def of_no_layer(launch: Launch, script: Script) -> Iterator[Finding]:
+    """accelerate's file names a block that is no class of the script's own models."""
+    policy, wrapped = launch.get("fsdp.auto_wrap_policy"), launch.get(CLASSES)
+    by_blocks = policy is not None and policy.value == "TRANSFORMER_BASED_WRAP"
+    if wrapped is None or not by_blocks or not script.own_layers:
+        return
+    known = {*OF_TORCH, *(one.name for one in script.own_layers)}
+    blocks = filter(None, (one.strip() for one in wrapped.value.split(",")))
+    missing = next((one for one in blocks if one not in known), None)
+    if missing is not None:
+        own = next((one for one in script.own_layers if one.repeated), script.own_layers[0])
+        yield Finding(
+            title="The wrap policy names a class that the model does not have",
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=f"FSDP is to wrap {missing} ({wrapped.at}), and no layer of the script has "
+            f"that name: its {'repeated block' if own.repeated else 'model'} is {shown(own.at)}. "
+            "accelerate raises ValueError as it prepares the model",
+            evidence=(Observation(name="class to wrap", value=missing, source=wrapped.at),),
+            fixes=(
+                Fix(
+                    summary="name the repeated block of the model",
+                    paste="fsdp_transformer_layer_cls_to_wrap: "
+                    f"{own.name if own.repeated else 'Block'}",
+                    language="text",
+                ),
+            ),
+        )
+
+
 def of_another_model_in_the_source(launch: Launch, script: Script) -> Iterator[Finding]:
     """torch finds no such block in the model, and wraps it as one unit."""
     models = [*_models(launch, script)]

@@ -318,6 +318,15 @@ class SourceSwitch(Part, frozen=True, kw_only=True):
     """What all must hold at each place that uses the layer."""
 
 
+class SourceLayer(Part, frozen=True, kw_only=True):
+    """A class of the script that is a layer or a model."""
+
+    name: str
+    at: SourceLine
+    repeated: bool = False
+    """Whether a loop or a comprehension makes several of it."""
+
+
 class SourceSampler(Part, frozen=True, kw_only=True):
     """A DataLoader of the training whose sampler knows nothing of other ranks."""
 
@@ -389,6 +398,8 @@ class Script(Section, frozen=True, kw_only=True):
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""
     switched_layers: tuple[SourceSwitch, ...] = ()
+    own_layers: tuple[SourceLayer, ...] = ()
+    """All layers of its models, besides those of torch.nn; empty: other packages may bring some."""
     restored: tuple[SourceLine, ...] = ()
     """Calls of ``torch.load`` whose result becomes the state of a model or an optimizer."""
     kept_losses: tuple[SourceLine, ...] = ()

@@ -16,6 +16,7 @@ from ddoctor.evidence.script import (
     SourceFork,
     SourceFrozen,
     SourceKeys,
+    SourceLayer,
     SourceLine,
     SourceLoop,
     SourceMixture,
@@ -52,6 +53,7 @@ from ddoctor.script.occurrences import first_lines, frameworks, imported_names
 from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
 from ddoctor.script.own_keys import over_own_keys
+from ddoctor.script.own_layers import own_layers
 from ddoctor.script.past_wrapper import past_wrapper
 from ddoctor.script.precision import precisions
 from ddoctor.script.program import Program
@@ -218,6 +220,11 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for one in layers
             if one.unless
+        ),
+        own_layers=_first(
+            SourceLayer(name=one.node.name, at=at(one.node, one.around), repeated=one.repeated)
+            for one in own_layers(walks, program)
+            if not modules.unseen and not modules.broken
         ),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),

@@ -1,0 +1,75 @@
+"""The layers of which a script's own models consist, where no other package brings any."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddoctor.script.modules import Module
+from ddoctor.script.occurrences import imported_names
+from ddoctor.script.program import Program
+from ddoctor.script.scopes import Scope, Walk
+
+MODULE = "torch.nn.Module"
+WITHOUT_LAYERS = frozenset(
+    (
+        *("torch", "accelerate", "numpy", "tqdm", "yaml", "datasets", "tokenizers", "PIL"),
+        *("omegaconf", "hydra", "wandb", "tensorboard", "rich", "psutil", "pandas", "sklearn"),
+        *("safetensors", "tiktoken", "evaluate", "matplotlib", "ddoctor"),
+    )
+)
+"""Packages that bring no layers but those of ``torch.nn``."""
+
+
+@dataclass(frozen=True, eq=False)
+class OwnLayer:
+    """A class of the script that is a layer or a model."""
+
+    node: ast.ClassDef
+    around: Scope
+    repeated: bool
+    """Whether a loop or a comprehension makes several of it."""
+
+
+def own_layers(walks: Sequence[Walk], program: Program) -> Iterator[OwnLayer]:
+    """All of them; none: the models may have layers of others."""
+    modules = [walk.scopes[0].module for walk in walks]
+    own = {module.name.partition(".")[0] for module in modules}
+    known = WITHOUT_LAYERS | own | sys.stdlib_module_names
+    if any(name not in known for module in modules for name in _packages(module)):
+        return
+    repeated = {name for module in modules for name in _made_in_loops(module)}
+    for walk in walks:
+        for node, around in walk.classes:
+            if _is_layer(f"{around.module.name}.{node.name}", program):
+                yield OwnLayer(node, around, node.name in repeated)
+
+
+def _packages(module: Module) -> Iterator[str]:
+    for node in module.nodes:
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (name.partition(".")[0] for name in imported_names(node))
+
+
+def _is_layer(name: str, program: Program) -> bool:
+    """Whether a class descends from ``torch.nn.Module``."""
+    seen, ahead = set[str](), [name]
+    while ahead:
+        one = ahead.pop()
+        if one == MODULE:
+            return True
+        if one not in seen:
+            seen.add(one)
+            ahead += program.bases.get(one, ())
+    return False
+
+
+def _made_in_loops(module: Module) -> Iterator[str]:
+    for node in module.nodes:
+        if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.For):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Call) and isinstance(part.func, ast.Name | ast.Attribute):
+                    name = part.func
+                    yield name.id if isinstance(name, ast.Name) else name.attr
