@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from ddoctor.analysis.launch_plan import DECAY, EVALUATE, SAVE, WARM_UP, LaunchPlan
 from ddoctor.analysis.script_plan import micro_batch
 from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -30,21 +31,25 @@ COUNTED = (*WARM_UP[:1], *DECAY, *SAVE, *EVALUATE)
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
     """A note with what changes; no text shows for which batch a rate was chosen."""
     micro, ranks, steps = plan.micro_batch, plan.ranks, plan.steps
-    rates = plan.scaled_rate(float(ranks or 1))
-    if micro is None or ranks is None or ranks < 2 or plan.batch is None or plan.rate is None:
+    if micro is None or ranks is None or ranks < 2 or plan.batch is None or plan.split is not None:
         return
-    if rates is None or steps is None or steps.number is None or plan.split is not None:
+    # A policy of LeRobot brings the rate of its paper.
+    by_policy = "lerobot" in plan.launch.script
+    rates = plan.scaled_rate(float(ranks))
+    if steps is None or steps.number is None or (rates is None and not by_policy):
         return
-    linear, root = rates
+    rate = f"the rate {plan.rate.value}" if plan.rate is not None else "the rate of the policy"
+    linear, root = rates or (ranks, ranks**0.5)
+    times = "" if rates else "× "
     yield Finding(
         severity=Severity.NOTE,
         confidence=Confidence.POSSIBLE,
         because=f"an optimizer step uses {plan.batch:,} samples, {ranks} times as many as on one "
-        f"GPU, and {steps.number:,} steps ({steps.at}) read {ranks} times as many; if the rate "
-        f"{plan.rate.value} and the steps are of one GPU, one of these choices fits",
+        f"GPU, and {steps.number:,} steps ({steps.at}) read {ranks} times as many; if {rate} and "
+        "the steps are of one GPU, one of these choices fits",
         evidence=(
             Observation(name="samples in a step", value=plan.batch, source=micro.at),
-            Observation(name="learning rate", value=plan.rate.value, source=plan.rate.at),
+            *_observed(plan.rate),
             Observation(name="optimizer steps", value=steps.number, source=steps.at),
         ),
         fixes=(
@@ -52,8 +57,8 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
                 summary="scale the rate, and divide what is counted in steps",
                 paste="\n".join(
                     (
-                        f"learning rate  {root:.3g} (Adam, by the square root)",
-                        f"               {linear:.3g} (SGD, linear)",
+                        f"learning rate  {times}{root:.3g} (Adam, by the square root)",
+                        f"               {times}{linear:.3g} (SGD, linear)",
                         f"steps          {max(1, steps.number // ranks):,}",
                         *_counted(plan, ranks),
                     )
@@ -63,6 +68,11 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
             *_same_batch(micro.number or 1, ranks),
         ),
     )
+
+
+def _observed(rate: Setting | None) -> Iterator[Observation]:
+    if rate is not None:
+        yield Observation(name="learning rate", value=rate.value, source=rate.at)
 
 
 def for_other_ranks(plan: LaunchPlan) -> Iterator[Finding]:

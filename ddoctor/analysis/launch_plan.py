@@ -65,6 +65,7 @@ RATE = (
     "arg.lr",
     "arg.optimizer.lr",
     "arg.optim.lr",
+    "arg.policy.optimizer_lr",
     "deepspeed.optimizer.params.lr",
 )
 STEPS = (

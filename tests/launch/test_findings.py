@@ -286,6 +286,20 @@ def test_the_effective_batch_is_a_note_with_choices(tmp_path: Path) -> None:
     assert "2,500" in paste
 
 
+def test_the_choices_for_the_rate_of_a_policy(tmp_path: Path) -> None:
+    command = "accelerate launch --num_processes=4 lerobot-train --batch_size=8 --steps=50000 "
+    (note,) = [
+        one
+        for one in told(tmp_path, command + "--eval_freq=5000", gpus=4)
+        if one.cause == "effective-batch-lr-mismatch"
+    ]
+    assert "if the rate of the policy and the steps are of one GPU" in note.because
+    paste = note.fixes[0].paste
+    assert "learning rate  × 2 (Adam" in paste
+    assert "eval_freq      1,250" in paste
+    assert note.fixes[1].paste == "micro-batch 2 on each of 4 ranks"
+
+
 def test_an_offload_that_does_nothing_is_a_note(tmp_path: Path) -> None:
     command, text = "deepspeed --num_gpus 8 tune.py --deepspeed ds.json", '"stage": 3'
     (note,) = told(tmp_path, command, gpus=8, ds_json=ZERO.replace(text, '"stage": 2'))
@@ -297,7 +311,7 @@ def test_an_offload_that_does_nothing_is_a_note(tmp_path: Path) -> None:
     "command",
     [
         "accelerate launch --num_processes=1 lerobot-train --batch_size=8 --steps=50 --lr=1e-4",
-        "accelerate launch --num_processes=2 lerobot-train --batch_size=8 --steps=50",
+        "accelerate launch --num_processes=2 other.py --batch_size=8 --steps=50",
         "accelerate launch --num_processes=2 lerobot-train --steps=50 --lr=1e-4",
     ],
 )
