@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from ddoctor.kept_graphs import NUMBERS, WITHOUT_GRAPH
 from ddoctor.script.names import variable
-from ddoctor.script.program import BACKWARD, Program
+from ddoctor.script.program import Program
 from ddoctor.script.ranks import own_name
 from ddoctor.script.scopes import Scope, Statement
+from ddoctor.script.training_loops import BACKWARD
 
 ACCUMULATES = ("append", "extend", "appendleft")
 EMPTIES = ("clear", "pop", "popleft", "backward")

@@ -1,4 +1,4 @@
-"""How the functions of a script call each other: its training loops, and what one rank runs."""
+"""How the functions of a script call each other, what their values are, and what one rank runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ddoctor.script.calls import is_collective
 from ddoctor.script.modules import MAIN, Module
 from ddoctor.script.names import PRINT, variable
 from ddoctor.script.objects import Objects, arguments, defaults
-from ddoctor.script.ranks import asks_if_distributed, lower
+from ddoctor.script.ranks import asks_if_distributed
 from ddoctor.script.scopes import (
     RANK_TESTS,
     Block,
@@ -23,15 +23,13 @@ from ddoctor.script.scopes import (
     Walk,
     assignments,
 )
+from ddoctor.script.training_loops import training_loops
 from ddoctor.script.values import MOST_STEPS, origins
 
-BACKWARD = ("backward", "manual_backward")
-OTHER_STEPS = frozenset({"scheduler", "sched", "schedule", "lr", "prof", "profiler", "env", "envs"})
-"""Words of objects with a method ``step`` that are no optimizer."""
-DEEPEST = 8
-"""Functions that are followed from a loop to its backward pass."""
 FEWEST = 3
 """Functions that are followed from a branch to a collective."""
+MOST_AROUND = 8
+"""Functions whose only call is followed outwards."""
 MOST_CALLERS = 4
 """Calls of one function that are followed to what they pass."""
 ENTRIES = frozenset({"", "main", "__call__", "forward"})
@@ -68,67 +66,26 @@ class Program:
         """The full names of the bases of each class."""
         self.defaults = _defaults(node for walk in walks for node, _ in walk.classes)
         """The constants that the fields of the script's classes begin with, by their names."""
-        self.training: set[ast.AST] = set()
-        """The loops that call backward and step an optimizer."""
-        self.epochs: set[ast.AST] = set()
-        """The loops around them."""
         self._changes: dict[Module, frozenset[str]] = {}
         self._passed: dict[Scope, Mapping[str, ast.expr]] = {}
         self.objects = Objects(walks, self.calls)
         self.functions = self.objects.functions
-        self._find_loops()
+        loops = training_loops(self.scopes, self.objects.called)
+        self.training: set[ast.AST] = loops.training
+        """The loops that call backward and step an optimizer."""
+        self.epochs: set[ast.AST] = loops.epochs
+        """The loops around them."""
 
     def called(self, call: Call) -> Scope | None:
         """The user's function that is called; None: another one, or unknown."""
         return self.objects.called[call.node]
-
-    def _find_loops(self) -> None:
-        effects: dict[Scope, set[str]] = {scope: set() for scope in self.scopes}
-        for _ in range(DEEPEST):
-            before = {scope: set(one) for scope, one in effects.items()}
-            for scope in self.scopes:
-                effects[scope] = self._effects(scope, effects)
-            if effects == before:
-                break
-
-    def _effects(self, scope: Scope, effects: dict[Scope, set[str]]) -> set[str]:
-        """What calling a function does: ``backward``, ``step``, or ``trains`` with a loop."""
-        of_calls = [(call, self._does(call, effects)) for call in scope.calls]
-        of_loops: dict[Block, set[str]] = defaultdict(set)
-        for call, does in of_calls:
-            for loop in call.loops:
-                of_loops[loop] |= does
-        trains = False
-        for call, does in of_calls:
-            around = call.loops
-            inner = "trains" in does
-            for loop in reversed(around if does else ()):
-                if inner:
-                    self.epochs.add(loop.node)
-                    self.training.discard(loop.node)
-                elif {"backward", "step"} <= of_loops[loop] and loop.node not in self.epochs:
-                    self.training.add(loop.node)
-                    inner = True
-            trains = trains or inner
-        if trains:
-            return {"trains"}
-        return set().union(*(does for _, does in of_calls))
-
-    def _does(self, call: Call, effects: dict[Scope, set[str]]) -> set[str]:
-        called = self.called(call)
-        if called is not None and called is not call.scope and effects[called]:
-            return effects[called]
-        if call.method in BACKWARD:
-            return {"backward"}
-        steps = call.method == "step" and not OTHER_STEPS & lower(call.on)
-        return {"step"} if steps else set()
 
     def around(self, call: Call) -> tuple[Block, ...]:
         """What contains a call: also what contains the only call of its function.
 
         Tests of the rank count in its function alone: callers tell whether one tests it.
         """
-        return (*self._outside(call.scope, DEEPEST), *call.around)
+        return (*self._outside(call.scope, MOST_AROUND), *call.around)
 
     def passed(self, scope: Scope) -> Mapping[str, ast.expr]:
         """What the only call of a function passes, with defaults; empty: there is no such call."""

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddoctor.script.names import source, words
-from ddoctor.script.program import BACKWARD, Program
+from ddoctor.script.program import Program
 from ddoctor.script.ranks import own_name
 from ddoctor.script.scopes import Call, Scope
+from ddoctor.script.training_loops import BACKWARD
 
 MOST_STEPS = 4
 """Variables and functions that are followed from backward to the loss."""
