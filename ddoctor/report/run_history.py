@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median_low
 
@@ -17,6 +17,7 @@ from ddoctor.report.step_breakdown import percent, unit
 from ddoctor.report.wording import Grid, counted
 
 START, END = "before the first step", "after the last step"
+LOST = "lost to hangs"
 EVENTS = 40
 """At most this many events are shown, the last ones."""
 UNEVEN = 1.15
@@ -52,10 +53,11 @@ def spent(history: RunHistory) -> dict[str, float]:
     """Return seconds by phase from start to end, the mean of the ranks.
 
     Of the time in collectives, what the rank with the least of it spends is the transfer, and the
-    rest waiting.
+    rest waiting. What hangs took is no part of the phases.
     """
+    hangs = _hangs(history)
     known = [rank for rank in history.ranks if rank.stretches]
-    by_rank = [_phases(rank) for rank in known]
+    by_rank = [_phases(rank, hangs) for rank in known]
     transfer = min(phases["collective"] for phases in by_rank)
     parts: dict[str, float] = {}
     for phase in PHASES:
@@ -65,17 +67,42 @@ def spent(history: RunHistory) -> dict[str, float]:
             parts[phase] = fmean(phases["collective"] for phases in by_rank) - transfer
         else:
             parts[phase] = fmean(phases[phase] for phases in by_rank)
-    parts[START] = fmean(rank.stretches[0].begin for rank in known)
+    begin = fmean(rank.stretches[0].begin for rank in known)
+    parts[START] = begin - _overlap(hangs, 0.0, begin)
     last = known[0].stretches[-1]
-    parts[END] = history.seconds - last.begin - last.seconds
+    end = last.begin + last.seconds
+    parts[END] = history.seconds - end - _overlap(hangs, end, history.seconds)
+    parts[LOST] = _overlap(hangs, 0.0, history.seconds)
     return {name: seconds for name, seconds in parts.items() if seconds > 0}
 
 
-def _phases(rank: RankHistory) -> dict[str, float]:
+def _hangs(history: RunHistory) -> list[tuple[float, float]]:
+    """Begin and end of each hang, in seconds since the start; one without an end lasts to that."""
+    found: list[tuple[float, float]] = []
+    for event in history.events:
+        if event.event == "hung":
+            begin = max(0.0, event.seconds - (event.lost_seconds or 0.0))
+            found.append((begin, history.seconds))
+        elif event.event == "resumed" and found:
+            found[-1] = (found[-1][0], event.seconds)
+    return found
+
+
+def _overlap(hangs: Sequence[tuple[float, float]], begin: float, end: float) -> float:
+    return sum(max(0.0, min(end, until) - max(begin, since)) for since, until in hangs)
+
+
+def _phases(rank: RankHistory, hangs: Sequence[tuple[float, float]]) -> dict[str, float]:
     seconds: dict[str, float] = defaultdict(float)
     for stretch in rank.stretches:
-        for phase, share in stretch.phases.items():
-            seconds[phase] += share * stretch.seconds
+        own = {phase: share * stretch.seconds for phase, share in stretch.phases.items()}
+        if own:
+            # A rank hangs in one phase, which then is the longest.
+            longest = max(own, key=lambda phase: own[phase])
+            lost = _overlap(hangs, stretch.begin, stretch.begin + stretch.seconds)
+            own[longest] = max(0.0, own[longest] - lost)
+        for phase, each in own.items():
+            seconds[phase] += each
     return seconds
 
 

@@ -8,11 +8,11 @@ import pytest
 from msgspec.structs import replace as changed
 
 from ddoctor import engine
-from ddoctor.evidence.run_history import RankHistory, RunHistory
+from ddoctor.evidence.run_history import RankHistory, RunEvent, RunHistory
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.report import html, markdown, run_history
-from ddoctor.report.run_history import END, START, clock, spent
+from ddoctor.report.run_history import END, LOST, START, clock, spent
 from tests.whole_run import HISTORY, SLOWER, stretch
 
 EVIDENCE = Evidence([HISTORY])
@@ -141,3 +141,23 @@ def test_a_run_without_steps_has_no_history_to_show() -> None:
 )
 def test_durations(seconds: float, told: str) -> None:
     assert clock(seconds).replace("\N{NO-BREAK SPACE}", " ") == told
+
+
+HUNG = changed(SLOWER, event="hung", step=120, seconds=170.0, lost_seconds=40.0)
+
+
+@pytest.mark.parametrize(
+    ("events", "lost", "after"),
+    [
+        # From 130 s to 180 s, in a stretch of rank 0's forward and collective time.
+        ((HUNG, changed(HUNG, event="resumed", seconds=180.0, lost_seconds=50.0)), 50.0, 10.0),
+        # It begins 3 s before the last step's end, and lasts to the end of the run.
+        ((changed(HUNG, seconds=417.0, lost_seconds=10.0),), 13.0, 0.0),
+        ((), 0.0, 10.0),
+    ],
+)
+def test_what_hangs_took(events: tuple[RunEvent, ...], lost: float, after: float) -> None:
+    parts = spent(changed(HISTORY, events=events))
+    assert parts.get(LOST, 0.0) == pytest.approx(lost)
+    assert parts.get(END, 0.0) == pytest.approx(after)
+    assert sum(parts.values()) == pytest.approx(HISTORY.seconds)
