@@ -25,7 +25,7 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.saved_weights import without_weights
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.log import Log
+from ddoctor.evidence.log import Log, Messages
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.evidence.training import TrainingRun
@@ -289,9 +289,10 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         )
 
 
-def refused(run: TrainingRun) -> Iterator[Finding]:
-    """What checks the settings raises, before anything is trained."""
-    if not run.only_told:
+def refused(run: TrainingRun, log: Log | None, messages: Messages | None) -> Iterator[Finding]:
+    """What checks the settings raises, before anything is trained, with a text of its own."""
+    rows = messages.of("launch-config-invalid") if messages is not None else ()
+    if not run.only_told or (log is not None and any(log.of(row.name) for row in rows)):
         return
     for one in run.failures:
         inner = one.stack[-1] if one.stack else None
