@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom, granted_gpus, log_events, snapshot_failures
+from ddoctor.analysis import cuda_oom, gpu_memory, log_events, snapshot_failures
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.memory_fixes import MemoryNeed, contents, enough_gpus, remedies
@@ -43,7 +43,7 @@ MOST_GIB = 288
 
 def in_a_launch(plan: LaunchPlan, script: Script | None, gpus: Gpus | None) -> Iterator[Finding]:
     """What a training keeps of its model is more than a GPU has, before any activation."""
-    granted, named = granted_gpus.memory(plan, gpus)
+    granted, named = gpu_memory.of_launch(plan, gpus)
     most = granted or MOST_GIB
     room = f"a GPU has {most:,.0f} ({named})" if named else f"the largest GPU has {most:,.0f}"
     for one in trained_states(plan, script):

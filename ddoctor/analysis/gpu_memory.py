@@ -18,7 +18,7 @@ FAMILY = re.compile(r"[a-z]{1,2}\d{1,4}[a-z]?|\d{4}")
 """The part of a model's name that is no make and no size: ``a100`` of ``A100 SXM 80GB``."""
 
 
-def memory(plan: LaunchPlan, gpus: Gpus | None) -> tuple[float, str]:
+def of_launch(plan: LaunchPlan, gpus: Gpus | None) -> tuple[float, str]:
     """The GiB of a GPU of the launch, and what tells its model; 0: unknown.
 
     Of the variants that the words do not tell apart, the largest counts.
