@@ -22,6 +22,7 @@ from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
 from ddoctor.analysis.launch_mistakes import shown as named
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.meeting_place import local_in_the_script, misplaced
 from ddoctor.analysis.saved_weights import without_weights
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.evidence.launch import Launch
@@ -61,7 +62,13 @@ OF_SETTINGS = (
 
 
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
-    for mistake in mistakes(plan):
+    for mistake in (*mistakes(plan), *misplaced(plan)):
+        yield mistake.finding()
+
+
+def local_addresses(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The script lets the ranks of several hosts meet at a local address."""
+    for mistake in local_in_the_script(plan, script):
         yield mistake.finding()
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from ddoctor.evidence.launch import Setting
-from ddoctor.launch import files
+from ddoctor.launch import files, host_names
 
 # deepspeed/launcher/runner.py, _parse_hostfile: a line such as ``worker-1 slots=8`` for each host.
 HOST = re.compile(r"\s*(?P<host>\S+)\s+slots=(?P<slots>\d{1,6})\s*(?:#.*)?")
 
 
 def read(given: Sequence[Setting], folder: Path) -> Iterator[Setting]:
-    """Yield the number of hosts, and of ranks on each, or in all where hosts have different ones.
+    """Yield names and number of hosts, and ranks on each, or in all where hosts differ in them.
 
     ``given``: the options of the launcher.
 
@@ -25,9 +25,12 @@ def read(given: Sequence[Setting], folder: Path) -> Iterator[Setting]:
     hostfile = options.get("hostfile")
     slots = _slots(hostfile.value, folder) if hostfile is not None else {}
     if (one := options.get("include")) is not None:
+        included = _filter(one.value)
+        # runner.py, parse_resource_filter: the order of the hostfile counts.
+        ordered = [*(host for host in slots if host in included), *included]
         chosen = {
-            host: slots.get(host) if numbers is None else len(numbers)
-            for host, numbers in _filter(one.value).items()
+            host: slots.get(host) if (numbers := included[host]) is None else len(numbers)
+            for host in dict.fromkeys(ordered)
         }
         origin = Setting(name="hosts", value="", origin=f"--include={one.value}")
     elif (one := options.get("exclude")) is not None and slots:
@@ -44,6 +47,7 @@ def read(given: Sequence[Setting], folder: Path) -> Iterator[Setting]:
     counts = [count for count in chosen.values() if count is not None]
     if chosen:
         yield _of("hosts", len(chosen), origin)
+        yield host_names.named(chosen, origin)
     if counts and len(counts) == len(chosen):
         if len(set(counts)) == 1:
             yield _of("ranks-per-host", counts[0], origin)

@@ -18,6 +18,7 @@ from ddoctor.launch import (
     compose,
     deepspeed_hosts,
     files,
+    host_names,
     kubernetes,
     line_beginning,
     pins,
@@ -282,7 +283,7 @@ def _of_starter(
     command: Command, launcher: Launcher, found: _Found, around: tuple[str, ...]
 ) -> Launch | None:
     settings, parsed = _parsed(launcher, command.words[1:], found)
-    found.settings += settings
+    found.settings += [*settings, *host_names.of_mpirun(settings, found.folder)]
     passed = [
         one.setting(match["name"], match["value"])
         for word, one in itertools.pairwise(command.words[: 1 + parsed.rest])

@@ -8,6 +8,7 @@ from math import prod
 from ddoctor.analysis import script_plan
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import DECAY, EPOCHS, WARM_UP, LaunchPlan
+from ddoctor.analysis.meeting_place import meeting
 from ddoctor.analysis.named_models import named_models
 from ddoctor.analysis.trained_states import FSDP, SHARDED, trained_states
 from ddoctor.evidence.gpus import Gpus
@@ -32,6 +33,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "decided", told
         if evidence.of_run(TrainingRun) is None:
             yield "script", f"{'-m ' if launch.is_module else ''}{launch.script}"
+        if told := _rendezvous(launch):
+            yield "rendezvous", told
         degrees = [f"{letters} {one.value}" for letters, one in plan.degrees.items()]
         strategy, precision = _strategy(plan, script)
         if told := ", ".join(filter(None, (strategy, *degrees, precision))):
@@ -105,6 +108,16 @@ def _starts(plan: LaunchPlan) -> str:
     if plan.on_all_gpus:
         return f"{known}a rank for each GPU, by {by}"
     return f"{known}a number of ranks that is not known here, by {by}"
+
+
+def _rendezvous(launch: Launch) -> str:
+    """The address at which ranks of several hosts meet."""
+    meets, port = meeting(launch), launch.get("main-port", "env.MASTER_PORT")
+    if meets is None or (launch.hosts or 1) < 2 or "$" in meets.value:
+        return ""
+    known = port is not None and port.number is not None and ":" not in meets.value
+    end = f":{port.value}" if known and port is not None else ""
+    return f"{meets.value}{end} ({meets.at})"
 
 
 def _won(plan: LaunchPlan, *names: str) -> str:

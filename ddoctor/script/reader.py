@@ -33,6 +33,7 @@ from ddoctor.evidence.script import (
     SourceTokenMean,
     SourceTypes,
 )
+from ddoctor.script.assigned import assigned
 from ddoctor.script.batches import own_rates, scales_by_ranks
 from ddoctor.script.calls import (
     USES_AT_IMPORT,
@@ -270,20 +271,17 @@ def _loops(program: Program, at: At) -> Iterator[SourceLoop]:
 
 def _settings(program: Program, at: At) -> Iterator[SourceSetting]:
     for statement in program.statements:
-        node = statement.node
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                name = _setting(target, statement)
-                if name.startswith(SETTINGS):
-                    yield SourceSetting(
-                        name=name,
-                        value=cut(source(node.value)),
-                        at=at(node, statement.scope),
-                        within=tuple(within(statement.around, program)),
-                        after=_first_cuda(statement, program, at)
-                        if name == "os.environ[CUDA_VISIBLE_DEVICES]"
-                        else None,
-                    )
+        for name, value in assigned(statement):
+            if name.startswith(SETTINGS):
+                yield SourceSetting(
+                    name=name,
+                    value=cut(source(value)),
+                    at=at(statement.node, statement.scope),
+                    within=tuple(within(statement.around, program)),
+                    after=_first_cuda(statement, program, at)
+                    if name == "os.environ[CUDA_VISIBLE_DEVICES]"
+                    else None,
+                )
 
 
 def _first_cuda(statement: Statement, program: Program, at: At) -> SourceLine | None:
@@ -375,11 +373,3 @@ def _targets(node: ast.stmt) -> Sequence[ast.AST]:
         return node.targets
     target = getattr(node, "target", None)
     return [target] if isinstance(target, ast.AST) else []
-
-
-def _setting(target: ast.expr, statement: Statement) -> str:
-    names = statement.scope.names
-    if isinstance(target, ast.Subscript) and names.of(target.value) == "os.environ":
-        known = isinstance(target.slice, ast.Constant)
-        return f"os.environ[{target.slice.value}]" if known else ""  # type: ignore[attr-defined]
-    return names.of(target)
