@@ -1,24 +1,35 @@
 """Variables that are set where the job starts do not reach the other hosts.
 
-mpirun, pdsh and ssh start processes on other hosts with the environment of a new login there. Slurm
-passes all variables on, unless ``--export`` says otherwise. NCCL's settings, paths and tokens are
-then set on the first host only.
+mpirun, pdsh and ssh start processes on other hosts with the environment of a new login there.
+DeepSpeed starts them by pdsh, and passes on only what NCCL, Python, UCX and MLflow read. Workers of
+a Ray cluster have the environment in which ``ray start`` ran. Slurm passes all variables on, unless
+``--export`` says otherwise. NCCL's settings, paths and tokens are then set on the first host only.
 
 Symptoms: hosts behave differently: another network interface, "command not found", other debug
 output; a hang in the first collective.
 
-To fix it, name the variables: ``mpirun -x NAME``, ``srun --export=ALL``, or a ``.deepspeed_env``.
+To fix it, name the variables: ``mpirun -x NAME``, ``srun --export=ALL``, ``.deepspeed_env``, or the
+``env_vars`` of Ray's ``runtime_env``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.launch_plan import LaunchPlan
-from ddoctor.evidence.launch import Setting
+from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("environment-drift",)
+
+# deepspeed/launcher/runner.py, EXPORT_ENVS, and accelerator/cuda_accelerator.py, export_envs.
+BY_DEEPSPEED = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
+"""Beginnings of the names of variables that DeepSpeed passes on."""
+ENV_OF_DEEPSPEED = ".deepspeed_env"
+# deepspeed/launcher/multinode_runner.py; those of Slurm and MPICH pass on the whole environment.
+RUNNERS = ("pdsh", "openmpi")
+CHOSEN_BY_IT = "CUDA_VISIBLE_DEVICES"
+"""DeepSpeed sets it on each host."""
 
 
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
@@ -36,12 +47,59 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
     if "mpirun" in launch.around or "mpiexec" in launch.around:
         passed = _named([one.value for one in launch.all("mpirun.x")])
         lost = [one for one in variables if one.name[4:] not in passed]
+        # Rank 0 alone writes to W&B, mostly on this host.
+        lost = [one for one in lost if not one.name.startswith("env.WANDB_")]
         if lost and (launch.get("mpirun.host", "mpirun.hostfile") is not None):
             yield _finding(
                 lost,
                 "mpirun passes on only what -x names",
                 f"mpirun {' '.join(f'-x {one.name[4:]}' for one in lost)} …",
             )
+
+
+def by_deepspeed(plan: LaunchPlan) -> Iterator[Finding]:
+    launch, runner = plan.launch, plan.launch.get("deepspeed.launcher")
+    alone = (launch.hosts or 1) < 2 or launch.on("deepspeed.no_ssh")
+    other = runner is not None and runner.value.lower() not in RUNNERS
+    # Another file, or a starter that starts deepspeed on each host.
+    elsewhere = launch.get("env.DS_ENV_FILE", "deepspeed.no_ssh") is not None
+    if launch.launcher != "deepspeed" or alone or other or elsewhere or "srun" in launch.around:
+        return
+    passed = (*BY_DEEPSPEED, CHOSEN_BY_IT)
+    lost = [
+        one
+        for one in plan.variables
+        if one.file != ENV_OF_DEEPSPEED and not one.name[4:].startswith(passed)
+    ]
+    if lost:
+        names = "|".join(one.name[4:] for one in lost)
+        yield _finding(
+            lost,
+            "DeepSpeed passes on only variables whose names begin with "
+            f"{', '.join(BY_DEEPSPEED)}, and those of {ENV_OF_DEEPSPEED}",
+            f"env | grep -E '^({names})=' >> {ENV_OF_DEEPSPEED}  # where you start deepspeed",
+        )
+
+
+def by_ray(plan: LaunchPlan) -> Iterator[Finding]:
+    launch, cluster = plan.launch, plan.launch.get("ray.address")
+    if launch.launcher != "ray" or cluster is None or (launch.ranks or 1) < 2:
+        return
+    own = _of_its_line(launch, plan.variables)
+    lost = [one for one in own if launch.get(f"ray.{one.name}") is None]
+    if lost and launch.get("ray.env.") is None:
+        rows = ", ".join(f'"{one.name[4:]}": "{one.value}"' for one in lost)
+        yield _finding(
+            lost,
+            f"they are workers of a running Ray cluster ({cluster.at}), with the environment in "
+            "which `ray start` ran",
+            f'ray.init(runtime_env={{"env_vars": {{{rows}}}}})',
+        )
+
+
+def _of_its_line(launch: Launch, variables: Sequence[Setting]) -> list[Setting]:
+    """Those before the program: what a script exports earlier may reach `ray start`, too."""
+    return [one for one in variables if (one.file, one.line) == (launch.file, launch.line)]
 
 
 def _named(texts: list[str]) -> set[str]:

@@ -17,7 +17,9 @@ from ddoctor.evidence.launch import Launch, Setting
 ALL = ("all", "auto", "gpu", "-1")
 """Values that stand for all visible GPUs."""
 
-OF_RANKS = ("NCCL_", "UCX_", "FI_", "TORCH_", "GLOO_", "CUDA_", "HF_", "PYTORCH_", "OMP_")
+OF_RANKS = (
+    *("NCCL_", "UCX_", "FI_", "TORCH_", "GLOO_", "CUDA_", "HF_", "PYTORCH_", "OMP_", "WANDB_"),
+)
 """Beginnings of the names of variables that ranks read."""
 
 EMPTY = ("", "none", "null", "None")
@@ -148,8 +150,10 @@ class LaunchPlan(Derived):
     @property
     def variables(self) -> tuple[Setting, ...]:
         """The variables that the line or its scripts set for the ranks, named ``env.NAME``."""
-        found = (one for one in self.launch.settings if one.name.startswith("env."))
-        return tuple(one for one in found if one.name[4:].startswith(OF_RANKS))
+        found = {one.name: one for one in reversed(self.launch.settings)}
+        names = dict.fromkeys(one.name for one in self.launch.settings)
+        wanted = tuple(f"env.{one}" for one in OF_RANKS)
+        return tuple(found[one] for one in names if one.startswith(wanted))
 
     @property
     def devices(self) -> tuple[str, ...] | None:

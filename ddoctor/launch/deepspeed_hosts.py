@@ -12,6 +12,8 @@ from ddoctor.launch import files, host_names
 # deepspeed/launcher/runner.py, _parse_hostfile: a line such as ``worker-1 slots=8`` for each host.
 HOST = re.compile(r"\s*(?P<host>\S+)\s+slots=(?P<slots>\d{1,6})\s*(?:#.*)?")
 
+ENV = ".deepspeed_env"
+
 
 def read(given: Sequence[Setting], folder: Path) -> Iterator[Setting]:
     """Yield names and number of hosts, and ranks on each, or in all where hosts differ in them.
@@ -21,6 +23,7 @@ def read(given: Sequence[Setting], folder: Path) -> Iterator[Setting]:
     Raises:
         DoctorError: the hostfile cannot be read.
     """
+    yield from _variables(folder)
     options = {one.name.removeprefix("deepspeed."): one for one in reversed(given)}
     hostfile = options.get("hostfile")
     slots = _slots(hostfile.value, folder) if hostfile is not None else {}
@@ -53,6 +56,15 @@ def read(given: Sequence[Setting], folder: Path) -> Iterator[Setting]:
             yield _of("ranks-per-host", counts[0], origin)
         else:
             yield _of("ranks", sum(counts), origin)
+
+
+def _variables(folder: Path) -> Iterator[Setting]:
+    """What all hosts get besides the variables that DeepSpeed picks itself; runner.py, main."""
+    lines = files.text(folder / ENV, ENV).splitlines() if files.is_there(folder / ENV) else []
+    for number, line in enumerate(lines, 1):
+        key, equals, value = line.partition("=")
+        if equals:
+            yield Setting(name=f"env.{key.strip()}", value=value.strip(), file=ENV, line=number)
 
 
 def _of(name: str, number: int, origin: Setting) -> Setting:

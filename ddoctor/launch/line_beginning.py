@@ -62,12 +62,16 @@ def _of_container(words: Sequence[Word]) -> Iterator[Setting]:
 
 def _of_ray(words: Sequence[Word]) -> Iterator[Setting]:
     """Variables that the workers get: docs.ray.io, "Runtime Environments", ``env_vars``."""
+    yield words[0].setting("ray.address", "ray job submit")
+    # What a file gives them is not known here.
+    yield from _options(words, {"--runtime-env": "ray.env."})
     for one in _options(words, {"--runtime-env-json": "runtime-env"}):
         with suppress(ValueError):
             asked = json.loads(one.value)
             given = asked.get("env_vars") if isinstance(asked, dict) else None
             for key, value in given.items() if isinstance(given, dict) else ():
                 yield with_fields(one, name=f"env.{key}", value=str(value))
+                yield with_fields(one, name=f"ray.env.{key}", value=str(value))
 
 
 def _options(words: Sequence[Word], names: dict[str, str]) -> Iterator[Setting]:

@@ -1,4 +1,4 @@
-"""The ranks that Ray Train starts, and what a script gives to each."""
+"""The ranks that Ray Train starts, what a script gives to each, and the cluster that it joins."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ from ddoctor.launch.option_source import named
 
 
 def started(tree: ast.Module, name: str) -> Iterator[Setting]:
-    """Its workers as ``ray.ranks``, empty if no constant, and the values of its loop."""
+    """Its workers as ``ray.ranks``, empty if no constant, the values of its loop, and its cluster.
+
+    ``ray.address`` is that of a cluster that runs already, and ``ray.env.NAME`` a variable that
+    all workers get, with an empty name where the source does not show which ones.
+    """
     modules = (node.module or "" for node in nodes(tree) if isinstance(node, ast.ImportFrom))
     if not any(one.startswith("ray.train") for one in modules):
         return
     for node in (one for one in nodes(tree) if isinstance(one, ast.Call)):
+        of_ray = named(getattr(node.func, "value", None)) == "ray"
+        yield from _joined(node, name) if of_ray and named(node.func) == "init" else ()
         for word in node.keywords:
+            if word.arg == "worker_runtime_env":
+                yield Setting(name="ray.env.", value="", file=name, line=word.value.lineno)
             if word.arg == "num_workers" and named(node.func) == "ScalingConfig":
                 value = named(word.value) if isinstance(word.value, ast.Constant) else ""
                 yield Setting(name="ray.ranks", value=value, file=name, line=word.value.lineno)
@@ -30,3 +38,28 @@ def started(tree: ast.Module, name: str) -> Iterator[Setting]:
                             file=name,
                             line=one.lineno,
                         )
+
+
+def _joined(call: ast.Call, name: str) -> Iterator[Setting]:
+    """The arguments of ``ray.init``; docs.ray.io, "Runtime Environments", ``env_vars``."""
+    given = {word.arg or "": word.value for word in call.keywords}
+    address = call.args[0] if call.args else given.get("address")
+    if isinstance(address, ast.Constant) and address.value not in (None, "local"):
+        yield Setting(name="ray.address", value=named(address), file=name, line=call.lineno)
+    runtime = given.get("runtime_env") or given.get("")
+    if runtime is None:
+        return
+    of_runtime = _keys(runtime)
+    variables = _keys(of_runtime["env_vars"]) if "env_vars" in of_runtime else {}
+    if not isinstance(runtime, ast.Dict) or "" in {**of_runtime, **variables}:
+        variables[""] = runtime
+    for key, value in variables.items():
+        yield Setting(name=f"ray.env.{key}", value=named(value), file=name, line=value.lineno)
+
+
+def _keys(node: ast.expr) -> dict[str, ast.expr]:
+    """The values of a dictionary; those under an empty key may have any."""
+    if not isinstance(node, ast.Dict):
+        return {"": node}
+    pairs = zip(node.keys, node.values, strict=True)
+    return {named(key) if isinstance(key, ast.Constant) else "": value for key, value in pairs}
