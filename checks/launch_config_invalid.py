@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
+from ddoctor.analysis.kubernetes_mistakes import of_kubernetes
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
 from ddoctor.analysis.launch_mistakes import shown as named
 from ddoctor.analysis.launch_plan import LaunchPlan
@@ -62,7 +63,7 @@ OF_SETTINGS = (
 
 
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
-    for mistake in (*mistakes(plan), *misplaced(plan)):
+    for mistake in (*mistakes(plan), *misplaced(plan), *of_kubernetes(plan)):
         yield mistake.finding()
 
 

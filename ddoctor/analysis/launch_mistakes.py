@@ -94,7 +94,6 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _offloads_without_zero(plan)
     yield from _resumed(plan)
     yield from _without_gpus(plan)
-    yield from _restarted_alone(launch)
 
 
 def _unread(launch: Launch) -> Iterator[Mistake]:
@@ -543,31 +542,6 @@ def _without_gpus(plan: LaunchPlan) -> Iterator[Mistake]:
             at=nodes,
             fix=Fix(
                 summary="ask for one GPU per rank", paste=f"#SBATCH --gpus-per-node={plan.each}"
-            ),
-            confidence=Confidence.POSSIBLE,
-            severity=Severity.NOTE,
-        )
-
-
-def _restarted_alone(launch: Launch) -> Iterator[Mistake]:
-    """A Job starts a failed pod again by itself, and the others do not know it.
-
-    Source: kubernetes.io/docs/concepts/workloads/controllers/job, "Pod backoff failure policy".
-    """
-    kind, pods = launch.get("kind"), launch.get("pods")
-    if kind is None or pods is None or kind.value != "Job" or (pods.number or 1) < 2:
-        return
-    limit = launch.get("backoff-limit")
-    if limit is None or limit.number != 0:
-        yield Mistake(
-            because=f"the Job of {pods.value} pods ({pods.at}) starts a failed pod again by "
-            f"itself ({'by default 6 times' if limit is None else limit.at}), while the others "
-            "still wait in their last collective",
-            at=limit or pods,
-            fix=Fix(
-                summary="let the whole set begin again: a JobSet, or no second try",
-                paste="backoffLimit: 0",
-                language="text",
             ),
             confidence=Confidence.POSSIBLE,
             severity=Severity.NOTE,

@@ -13,8 +13,8 @@ from typing import Any
 
 from ddoctor.evidence.launch import Setting
 from ddoctor.launch import files
-from ddoctor.launch.kubernetes import get, items, line, rows, setting, text
 from ddoctor.launch.words import Command, Word
+from ddoctor.launch.yaml_nodes import get, items, line, rows, setting, text
 
 NAMES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 STARTS = ("up", "run", "create")

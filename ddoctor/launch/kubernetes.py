@@ -12,8 +12,9 @@ from msgspec.structs import replace as with_fields
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
-from ddoctor.launch import files
+from ddoctor.launch import files, kubernetes_policies
 from ddoctor.launch.words import Command, Word
+from ddoctor.launch.yaml_nodes import get, items, line, rows, setting, text
 
 OF_RDMA = re.compile(r"rdma|/efa|hca|infiniband|roce|mlnx", re.IGNORECASE)
 """Resources of the device plug-ins of Mellanox, NVIDIA and AWS."""
@@ -85,7 +86,8 @@ def _command(container: Any, pod: Any, document: Any, name: str) -> Command:
     of_job = [*_of_job(document, name)]
     variables += _of_operator(of_job)
     image = setting("elsewhere", get(container, "image") or container, name)
-    settings = [*_of_container(container, pod, name), *of_job, image]
+    policies = kubernetes_policies.read(document, pod, name)
+    settings = [*_of_container(container, pod, name), *of_job, *policies, image]
     if not any(one.name == "shm" for one in settings) and container is get(
         get(document, "spec"), "trainer"
     ):
@@ -158,49 +160,19 @@ def _of_job(document: Any, name: str) -> Iterator[Setting]:
     ]
     nodes = get(get(spec, "trainer"), "numNodes") or get(spec, "parallelism")
     roles = rows(get(spec, "replicatedJobs"))
-    if len(roles) == 1 and text(get(roles[0], "replicas")) in ("", "1"):
-        # A JobSet of one job.
-        nodes = nodes or get(get(get(roles[0], "template"), "spec"), "parallelism")
+    if len(roles) == 1:
+        # A JobSet of one job, or of one pod in each job.
+        jobs, each_job = get(roles[0], "replicas"), get(get(roles[0], "template"), "spec")
+        parallel = get(each_job, "parallelism")
+        if text(jobs) in ("", "1"):
+            nodes = nodes or parallel
+        elif text(parallel) in ("", "1"):
+            nodes = nodes or jobs
     if replicas:
         total = sum(int(one.value) for one in replicas if text(one).isdigit())
         yield Setting(name="pods", value=str(total), file=name, line=line(replicas[0]))
     elif nodes is not None:
         yield setting("pods", nodes, name)
-    limit = get(spec, "backoffLimit") or get(get(spec, "runPolicy"), "backoffLimit")
-    if limit is not None:
-        yield setting("backoff-limit", limit, name)
-
-
-def setting(name: str, node: Any, file: str) -> Setting:
-    """The text of a node as a setting."""
-    return Setting(name=name, value=text(node), file=file, line=line(node))
-
-
-def items(node: Any) -> Iterator[tuple[str, Any]]:
-    """The keys and nodes of a mapping; none: it is no mapping."""
-    if node is not None and node.id == "mapping":
-        yield from ((key.value, value) for key, value in node.value if key.id == "scalar")
-
-
-def get(node: Any, name: str) -> Any:
-    """The node of a key; None: there is none."""
-    return next((value for key, value in items(node) if key == name), None)
-
-
-def rows(node: Any) -> list[Any]:
-    """The nodes of a list; none: it is no list."""
-    return list(node.value) if node is not None and node.id == "sequence" else []
-
-
-def text(node: Any) -> str:
-    """The text of a value; empty: it has none."""
-    return node.value if node is not None and node.id == "scalar" else ""
-
-
-def line(node: Any) -> int:
-    """The line of a node, from 1."""
-    number: int = node.start_mark.line + 1
-    return number
 
 
 def _texts(node: Any, name: str) -> Iterator[Word]:

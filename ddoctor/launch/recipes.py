@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ddoctor.evidence.launch import Setting
 from ddoctor.launch import files
-from ddoctor.launch.kubernetes import get, items, line, setting, text
+from ddoctor.launch.yaml_nodes import get, items, line, setting, text
 
 MAKEFILES = ("GNUmakefile", "makefile", "Makefile")
 ASSIGNED = re.compile(r"(?:export\s+)?(?P<name>\w{1,100})\s*(?P<sign>[?:+]?:?=)\s*(?P<value>.*)")
