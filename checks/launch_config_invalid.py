@@ -26,6 +26,7 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.meeting_place import local_in_the_script, misplaced
 from ddoctor.analysis.saved_weights import without_weights
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
+from ddoctor.analysis.slurm_gpus import idle, not_asked
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log, Messages
 from ddoctor.evidence.network import Network
@@ -65,6 +66,16 @@ OF_SETTINGS = (
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
     for mistake in (*mistakes(plan), *misplaced(plan), *of_kubernetes(plan)):
         yield mistake.finding()
+
+
+def without_gpus(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:
+    """A job of Slurm that asks for no GPU."""
+    yield from not_asked(plan, script)
+
+
+def with_idle_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Fewer tasks of Slurm than the job has GPUs."""
+    yield from idle(plan, script)
 
 
 def local_addresses(plan: LaunchPlan, script: Script) -> Iterator[Finding]:

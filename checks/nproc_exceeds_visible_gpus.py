@@ -90,7 +90,9 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
         fixes=(
             Fix(
                 summary=f"start {visible} on each host, one per GPU",
-                paste=f"--nproc-per-node={visible}  # accelerate: --num_processes, over all hosts",
+                paste=f"#SBATCH --ntasks-per-node={visible}"
+                if launch.launcher == "python"
+                else f"--nproc-per-node={visible}  # accelerate: --num_processes, over all hosts",
                 caution="or make more GPUs visible",
             ),
         ),

@@ -3,7 +3,8 @@
 Each rank should use the GPU of its local rank. That fails if the launcher does not set LOCAL_RANK,
 or sets the same CUDA_VISIBLE_DEVICES for every rank. It also fails if the script uses ``cuda:0`` on
 every rank, takes RANK for a GPU on several hosts, or calls NCCL before ``torch.cuda.set_device``.
-NCCL rejects two ranks on one GPU; without NCCL they share its memory and speed.
+NCCL rejects two ranks on one GPU; without NCCL they share its memory and speed. Where Slurm shows
+each rank one GPU, as with ``--gpus-per-task=1``, only ``cuda:0`` exists.
 
 Symptoms: "Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1a000"; ``nvidia-smi``
 shows all processes on GPU 0; "invalid device ordinal" on all hosts but the first.
@@ -11,7 +12,7 @@ shows all processes on GPU 0; "invalid device ordinal" on all hosts but the firs
 To fix it, call ``torch.cuda.set_device`` with LOCAL_RANK before ``init_process_group``.
 """
 
-# Above 150 lines: joined ranks, a run, a log, and three mistakes of the source.
+# Above 150 lines: joined ranks, a run, a log, and mistakes of the source.
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_ranks import by_global_rank, device_of
 from ddoctor.analysis.script_source import is_plain, shown
+from ddoctor.analysis.slurm_gpus import hidden
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
 from ddoctor.evidence.launch import Launch
@@ -150,6 +152,7 @@ def on_one_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         or (plan.each or 0) < 2
         or shown_one
         or per_rank
+        or _has_own(plan)
         or not is_plain(script)
         or any(not _is_fixed(one) for one in script.of("torch.cuda.set_device"))
     ):
@@ -163,6 +166,11 @@ def on_one_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         ),
         fixes=(_BY_LOCAL_RANK,),
     )
+
+
+def on_a_hidden_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Slurm shows each rank one GPU, which has the number 0 there."""
+    yield from hidden(plan, script)
 
 
 def _is_fixed(one: SourceCall) -> bool:

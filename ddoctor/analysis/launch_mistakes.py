@@ -93,7 +93,6 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _deepspeed(plan)
     yield from _offloads_without_zero(plan)
     yield from _resumed(plan)
-    yield from _without_gpus(plan)
 
 
 def _unread(launch: Launch) -> Iterator[Mistake]:
@@ -523,26 +522,4 @@ def _resumed(plan: LaunchPlan) -> Iterator[Mistake]:
             ),
             confidence=Confidence.LIKELY,
             severity=Severity.WARNING,
-        )
-
-
-OF_GPUS = ("gres", "gpus", "gpus-per-host", "gpus-per-task", "srun.gpus_per_socket")
-
-
-def _without_gpus(plan: LaunchPlan) -> Iterator[Mistake]:
-    """A batch script that asks for no GPU; some partitions give them unasked."""
-    launch, nodes = plan.launch, plan.launch.get("nodes")
-    asked = launch.get(*OF_GPUS, "srun.exclusive", "srun.partition") is not None
-    if "sbatch" not in launch.around or nodes is None or asked or launch.on("cpu"):
-        return
-    if (plan.each or 0) > 1:
-        yield Mistake(
-            because=f"{plan.each} ranks start on each host, and the job asks for no GPU "
-            f"({nodes.file.rpartition('/')[2]})",
-            at=nodes,
-            fix=Fix(
-                summary="ask for one GPU per rank", paste=f"#SBATCH --gpus-per-node={plan.each}"
-            ),
-            confidence=Confidence.POSSIBLE,
-            severity=Severity.NOTE,
         )

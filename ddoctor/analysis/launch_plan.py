@@ -11,6 +11,7 @@ from math import ceil, prod, sqrt
 from msgspec.structs import replace as with_fields
 
 from ddoctor.analysis.derived import Derived
+from ddoctor.analysis.granted_gpus import gpus_per_host
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.launch import Launch, Setting
 
@@ -166,13 +167,7 @@ class LaunchPlan(Derived):
     @property
     def gpus_per_host(self) -> Setting | None:
         """GPUs that a scheduler grants on each host; None: it does not say so."""
-        if (found := self.get("gpus-per-host")) is not None and found.number is not None:
-            return found
-        gres = self.get("gres")
-        count = gres.value.rpartition(":")[2] if gres is not None and "gpu" in gres.value else ""
-        if gres is None or not count:
-            return None
-        return with_fields(gres, name="gpus-per-host", value=count if count.isdigit() else "1")
+        return gpus_per_host(self.launch)
 
     @property
     def on_all_gpus(self) -> bool:
