@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
+from ddoctor.analysis.gpu_lists import misfits
 from ddoctor.analysis.kubernetes_mistakes import of_kubernetes
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
 from ddoctor.analysis.launch_mistakes import shown as named
@@ -64,8 +65,9 @@ OF_SETTINGS = (
 
 
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
-    for mistake in (*mistakes(plan), *misplaced(plan), *of_kubernetes(plan)):
-        yield mistake.finding()
+    for rule in (mistakes, misplaced, misfits, of_kubernetes):
+        for mistake in rule(plan):
+            yield mistake.finding()
 
 
 def without_gpus(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:

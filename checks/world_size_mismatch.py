@@ -22,6 +22,7 @@ from math import prod
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.written_ranks import written_ranks
 from ddoctor.evidence.joining import HostJoining, Joining
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.log import Log
@@ -218,6 +219,11 @@ def _fewer_than_granted(plan: LaunchPlan) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_the_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The script has another number of ranks than the launch starts."""
+    yield from written_ranks(plan, script)
 
 
 def spawned(script: Script, launch: Launch) -> Iterator[Finding]:

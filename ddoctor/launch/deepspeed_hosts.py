@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace as with_fields
+
 from ddoctor.evidence.launch import Setting
 from ddoctor.launch import files, host_names
 
@@ -47,6 +49,7 @@ def read(given: Sequence[Setting], folder: Path) -> Iterator[Setting]:
     else:
         chosen = dict(slots)
         origin = Setting(name="hosts", value="", file=hostfile.value if hostfile else "")
+    yield from _misfits([options[one] for one in ("include", "exclude") if one in options], slots)
     counts = [count for count in chosen.values() if count is not None]
     if chosen:
         yield _of("hosts", len(chosen), origin)
@@ -56,6 +59,24 @@ def read(given: Sequence[Setting], folder: Path) -> Iterator[Setting]:
             yield _of("ranks-per-host", counts[0], origin)
         else:
             yield _of("ranks", sum(counts), origin)
+
+
+def _misfits(filters: Sequence[Setting], slots: Mapping[str, int]) -> Iterator[Setting]:
+    """The hosts and the slots of a filter that the hostfile does not have, and what it has."""
+    for one in filters if slots else ():
+        rows = "\n".join(f"{host} slots={count}" for host, count in slots.items())
+        yield with_fields(one, name="host-slots", value=rows)
+        for host, numbers in _filter(one.value).items():
+            if host not in slots:
+                yield with_fields(one, name="absent-host", value=host)
+            elif numbers and _beyond(one, numbers, slots[host]):
+                yield with_fields(one, name="absent-slots", value=f"{host}:{','.join(numbers)}")
+
+
+def _beyond(one: Setting, numbers: Sequence[str], count: int) -> bool:
+    """Whether a host has not as many; newer versions may include the numbers 4 to 7 of 4 slots."""
+    excludes = one.name.endswith("exclude") and all(map(str.isdecimal, numbers))
+    return len({*numbers}) > count or (excludes and max(map(int, numbers)) >= count)
 
 
 def _variables(folder: Path) -> Iterator[Setting]:
