@@ -14,6 +14,7 @@ def misfits(plan: LaunchPlan) -> Iterator[Mistake]:
     """All of them."""
     yield from _absent(plan.launch)
     yield from _unused(plan)
+    yield from _ignored(plan)
 
 
 def _absent(launch: Launch) -> Iterator[Mistake]:
@@ -59,3 +60,30 @@ def _unused(plan: LaunchPlan) -> Iterator[Mistake]:
         confidence=Confidence.LIKELY,
         severity=Severity.WARNING,
     )
+
+
+def _ignored(plan: LaunchPlan) -> Iterator[Mistake]:
+    """DeepSpeed forgets CUDA_VISIBLE_DEVICES where an option counts the GPUs.
+
+    Source: deepspeed/launcher/runner.py, main, "Detected VISIBLE_DEVICES … but ignoring it".
+    """
+    launch, chosen = plan.launch, plan.launch.get("env.CUDA_VISIBLE_DEVICES")
+    counts = launch.get("ranks-per-host")
+    asked = counts is not None and counts.number is not None and "default" not in counts.origin
+    if launch.launcher != "deepspeed" or chosen is None or counts is None or not asked:
+        return
+    devices, first = plan.devices or (), [str(one) for one in range(counts.number or 0)]
+    if not devices or launch.get("deepspeed.include", "host-names") is not None:
+        return
+    if set(devices) != set(first):
+        yield Mistake(
+            because=f"CUDA_VISIBLE_DEVICES is {chosen.value} ({chosen.at}), but deepspeed ignores "
+            f"it with --num_gpus ({counts.at}): the ranks use GPUs {', '.join(first)}",
+            at=chosen,
+            fix=Fix(
+                summary="choose the GPUs by --include",
+                paste=f"deepspeed --include localhost:{chosen.value} …",
+            ),
+            confidence=Confidence.LIKELY,
+            severity=Severity.WARNING,
+        )

@@ -29,7 +29,7 @@ STATIC = (None, "static")
 ADDRESS = "os.environ[MASTER_ADDR]"
 OR_LOCAL = re.compile(r"os\.(?:environ\.(?:get|setdefault)|getenv)\(.MASTER_ADDR., (?P<value>.*)\)")
 BY_TASKS = ("srun", "mpirun", "mpiexec")
-OF_TCP = re.compile(r"f?['\"]tcp://(?P<host>[^:/'\"{}]+)[:/]")
+OF_TCP = re.compile(r"(?:f?['\"])?tcp://(?P<host>[^:/'\"{}]+)[:/]")
 
 
 def misplaced(plan: LaunchPlan) -> Iterator[Mistake]:
@@ -108,8 +108,10 @@ def local_in_the_script(plan: LaunchPlan, script: Script) -> Iterator[Mistake]:
     ]
     for call in joins:
         given = call.argument("init_method", 1) or ""
-        if (match := OF_TCP.match(given)) and match["host"] in LOCAL:
-            yield _local(hosts, call.at.file, call.at.line, given)
+        option = launch.argument(given) if "." in given else None
+        text = option.value if option is not None else given
+        if (match := OF_TCP.match(text)) and match["host"] in LOCAL:
+            yield _local(hosts, call.at.file, call.at.line, text)
             return
     sets = [one for one in script.settings if one.name == ADDRESS]
     # A rank that joins elsewhere may have another address.

@@ -78,6 +78,24 @@ def test_more_gpus_than_processes(tmp_path: Path, command: str, wrong: bool) -> 
     assert [one.severity for one in found] == [Severity.WARNING] * wrong
 
 
+@pytest.mark.parametrize(
+    ("command", "wrong"),
+    [
+        ("CUDA_VISIBLE_DEVICES=2,3 deepspeed --num_gpus 2 other.py", True),
+        ("bash run.sh", True),
+        ("CUDA_VISIBLE_DEVICES=2,3 deepspeed other.py", False),
+        ("CUDA_VISIBLE_DEVICES=0,1 deepspeed --num_gpus 2 other.py", False),
+        ("CUDA_VISIBLE_DEVICES=2,3 deepspeed --include localhost:2,3 other.py", False),
+        ("deepspeed --num_gpus 2 other.py", False),
+        ("CUDA_VISIBLE_DEVICES=2,3 torchrun --nproc-per-node 2 other.py", False),
+    ],
+)
+def test_devices_that_deepspeed_ignores(tmp_path: Path, command: str, wrong: bool) -> None:
+    run = "export CUDA_VISIBLE_DEVICES=4,5,6,7\ndeepspeed --num_gpus=4 other.py\n"
+    found = told(tmp_path, command, gpus=8, run_sh=run)
+    assert ["deepspeed ignores it" in one.because for one in found] == [True] * wrong
+
+
 JOINS = """
     import argparse
     import os

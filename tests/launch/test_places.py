@@ -122,11 +122,13 @@ IN_FUNCTION = """
     import argparse
     parser = argparse.ArgumentParser()
     parser.add_argument("--main_addr", default="localhost")
+    parser.add_argument("--url", default="tcp://localhost:29500")
     main(parser.parse_args())
 """
 ALWAYS = 'os.environ["MASTER_ADDR"] = "localhost"'
 BY_DEFAULT = 'os.environ.setdefault("MASTER_ADDR", "127.0.0.1")'
 TASKS = "sbatch job.sbatch"
+HOSTFILE = "mpirun -np 16 -hostfile hosts.txt -x MASTER_ADDR=n1"
 OWN = "export MASTER_ADDR=$(hostname)"
 TORCHRUN = "torchrun --nnodes 2 --node-rank 0 --master-addr n1 --nproc-per-node 8 train.py"
 
@@ -139,6 +141,8 @@ TORCHRUN = "torchrun --nnodes 2 --node-rank 0 --master-addr n1 --nproc-per-node 
         (TASKS, "", 'os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1234")', "", True),
         (TASKS, "", 'os.environ["MASTER_ADDR"] = args.main_addr', "", True),
         (TASKS, "", "pass", 'init_method="tcp://127.0.0.1:29500", ', True),
+        (TASKS, "", "pass", "init_method=args.url, ", True),
+        (f"{HOSTFILE} python train.py", "", ALWAYS, "", True),
         (TASKS, "", BY_DEFAULT, "", True),
         (TORCHRUN, "", ALWAYS, "", True),
         (
@@ -153,6 +157,9 @@ TORCHRUN = "torchrun --nnodes 2 --node-rank 0 --master-addr n1 --nproc-per-node 
         (TASKS, "", f'if "MASTER_ADDR" not in os.environ:\n            {ALWAYS}', "", False),
         (TASKS, OWN, BY_DEFAULT, "", False),
         (TORCHRUN, "", BY_DEFAULT, "", False),
+        (f"{TORCHRUN} --url env://", "", "pass", "init_method=args.url, ", False),
+        # The ranks may be on one of the hosts.
+        ("mpirun -np 8 -hostfile hosts.txt python train.py", "", ALWAYS, "", False),
         (
             TORCHRUN,
             "",
@@ -169,6 +176,7 @@ def test_a_local_address_in_the_script(
     tmp_path: Path, command: str, before: str, sets: str, method: str, wrong: bool
 ) -> None:
     job = JOB.format(nodes=2, each=8, before=before, line="srun python train.py")
-    found = reviewed(tmp_path, command, IN_FUNCTION.format(sets, method), job_sbatch=job)
+    source = IN_FUNCTION.format(sets, method)
+    found = reviewed(tmp_path, command, source, job_sbatch=job, hosts_txt=HOSTS)
     local = [one for one in found if "local address that the script sets" in one.because]
     assert [one.cause for one in local] == ["launch-config-invalid"] * wrong
