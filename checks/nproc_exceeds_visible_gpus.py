@@ -71,8 +71,10 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
     if each is None or told is None or told.value in ALL or launch.on("cpu"):
         return
     devices, gpus = launch.get("env.CUDA_VISIBLE_DEVICES", "devices"), plan.gpus_per_host
-    if plan.devices and each > len(plan.devices) and devices is not None:
-        visible, where = len(plan.devices), f"{devices.value} ({devices.at}) makes visible"
+    # DeepSpeed ignores the variable where an option counts the GPUs.
+    lists = plan.devices if launch.launcher != "deepspeed" else None
+    if lists and each > len(lists) and devices is not None:
+        visible, where = len(lists), f"{devices.value} ({devices.at}) makes visible"
     elif gpus is not None and gpus.number and each > gpus.number:
         visible, where = gpus.number, f"{gpus.at} asks for"
     elif plan.visible and each > plan.visible and launch.hosts == 1 and not launch.around:

@@ -83,6 +83,7 @@ def test_more_gpus_than_processes(tmp_path: Path, command: str, wrong: bool) -> 
     [
         ("CUDA_VISIBLE_DEVICES=2,3 deepspeed --num_gpus 2 other.py", True),
         ("bash run.sh", True),
+        ("CUDA_VISIBLE_DEVICES=2,3 deepspeed --num_gpus 4 other.py", True),
         ("CUDA_VISIBLE_DEVICES=2,3 deepspeed other.py", False),
         ("CUDA_VISIBLE_DEVICES=0,1 deepspeed --num_gpus 2 other.py", False),
         ("CUDA_VISIBLE_DEVICES=2,3 deepspeed --include localhost:2,3 other.py", False),
