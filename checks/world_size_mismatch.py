@@ -22,7 +22,7 @@ from math import prod
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown
-from ddoctor.analysis.written_ranks import written_ranks
+from ddoctor.analysis.written_ranks import world_of, written_ranks
 from ddoctor.evidence.joining import HostJoining, Joining
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.log import Log
@@ -233,7 +233,7 @@ def spawned(script: Script, launch: Launch) -> Iterator[Finding]:
     for starts in script.of("torch.multiprocessing.spawn"):
         count = launch.written(starts.argument("nprocs", 2))
         for joins in script.of("torch.distributed.init_process_group"):
-            world = launch.written(joins.argument("world_size", 3))
+            world = world_of(joins, script, launch)
             if count is not None and world is not None and count != world:
                 yield Finding(
                     severity=Severity.ERROR,

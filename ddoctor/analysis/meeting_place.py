@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, LOCAL, Mistake
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.script_source import option
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script, SourceSetting
 from ddoctor.models import Confidence, Fix, Severity
@@ -108,8 +109,8 @@ def local_in_the_script(plan: LaunchPlan, script: Script) -> Iterator[Mistake]:
     ]
     for call in joins:
         given = call.argument("init_method", 1) or ""
-        option = launch.argument(given) if "." in given else None
-        text = option.value if option is not None else given
+        known = option(given, script, launch)
+        text = known.value if known is not None else given
         if (match := OF_TCP.match(text)) and match["host"] in LOCAL:
             yield _local(hosts, call.at.file, call.at.line, text)
             return
@@ -121,7 +122,7 @@ def local_in_the_script(plan: LaunchPlan, script: Script) -> Iterator[Mistake]:
         runs = not one.within and (not one.at.function or (one.at.file, one.at.function) in places)
         if not runs or (by_default is not None and not _only_default(launch)):
             continue
-        if joins and _value(one, by_default, launch) in LOCAL:
+        if joins and _value(one, by_default, script, launch) in LOCAL:
             yield _local(hosts, one.at.file, one.at.line, one.at.text)
 
 
@@ -132,12 +133,14 @@ def _only_default(launch: Launch) -> bool:
     return by_tasks and bool(launch.file) and launch.get("env.MASTER_ADDR") is None
 
 
-def _value(one: SourceSetting, by_default: re.Match[str] | None, launch: Launch) -> str:
+def _value(
+    one: SourceSetting, by_default: re.Match[str] | None, script: Script, launch: Launch
+) -> str:
     text = by_default["value"] if by_default is not None else one.value
     if text[:1] in "'\"":
         return text.strip("'\"")
-    given = launch.argument(text) if "." in text else None
-    return given.value if given is not None else ""
+    known = option(text, script, launch)
+    return known.value if known is not None else ""
 
 
 def _local(hosts: int, file: str, line: int, text: str) -> Mistake:
@@ -149,7 +152,7 @@ def _local(hosts: int, file: str, line: int, text: str) -> Mistake:
         fix=Fix.python(
             summary="let the launch give the address of the first host",
             paste='os.environ.setdefault("MASTER_ADDR", "localhost")  # for one host alone\n'
-            "# for several: export MASTER_ADDR=FIRST_HOST before the launch",
+            "# and where the launch does not set it: export MASTER_ADDR=FIRST_HOST",
         ),
         confidence=Confidence.LIKELY,
     )

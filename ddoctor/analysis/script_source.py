@@ -7,7 +7,7 @@ import re
 from contextlib import suppress
 from itertools import chain
 
-from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.evidence.source_text import syntax_tree
 
@@ -19,6 +19,8 @@ STRATEGIES = {
 WRAPPERS = tuple(STRATEGIES)
 PLAIN = frozenset({"DDP", "FSDP1", "FSDP2", "TorchMetrics"})
 """What leaves samplers, devices and files to the script. Other frameworks care for some of it."""
+OF_JOINING = (".world_size", ".dist_url", ".init_method", ".master_addr", ".main_addr")
+"""Options of which the reader of scripts keeps what the source assigns to them."""
 LOADER = "torch.utils.data.DataLoader"
 MOST_QUOTED = 80
 LONG = 300
@@ -65,6 +67,16 @@ def worker_count(loader: SourceCall) -> int | None:
     if len(made) == 1 and made[0].isdigit():
         return int(made[0])
     return int(given) if given.isdigit() else None
+
+
+def option(text: str, script: Script, launch: Launch) -> Setting | None:
+    """The option of joining that the source reads as ``args.world_size``.
+
+    None: it is not known, or the script sets it itself.
+    """
+    key = f".{text.rpartition('.')[2]}"
+    own = any(one.name == key for one in script.settings)
+    return launch.argument(text) if "." in text and key in OF_JOINING and not own else None
 
 
 def started_workers(loader: SourceCall, launch: Launch | None) -> int | None:

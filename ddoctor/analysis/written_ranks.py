@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
-from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.script_source import option, shown
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -25,16 +25,17 @@ def written_ranks(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     if spawns and script.of(JOIN):
         yield from _spawned_in_each(plan, spawns[0])
     elif not script.of(SPAWN):
-        yield from _another_world(plan, joins)
+        yield from _another_world(plan, script, joins)
 
 
 def _always(call: SourceCall) -> bool:
     return call.always and call.on_all_ranks and not call.unless
 
 
-def _another_world(plan: LaunchPlan, joins: list[SourceCall]) -> Iterator[Finding]:
-    launch, ranks = plan.launch, plan.ranks
-    sizes = [(one, size) for one in joins if (size := _world(one, launch)) is not None]
+def _another_world(plan: LaunchPlan, script: Script, joins: list[SourceCall]) -> Iterator[Finding]:
+    ranks = plan.ranks
+    known = ((one, world_of(one, script, plan.launch)) for one in joins)
+    sizes = [(one, size) for one, size in known if size is not None]
     if ranks is None or len(sizes) != 1 or sizes[0][1] == ranks:
         return
     call, size = sizes[0]
@@ -57,13 +58,13 @@ def _another_world(plan: LaunchPlan, joins: list[SourceCall]) -> Iterator[Findin
     )
 
 
-def _world(call: SourceCall, launch: Launch) -> int | None:
+def world_of(call: SourceCall, script: Script, launch: Launch) -> int | None:
     """The world size that a call is given, where it is a constant or a known option."""
     made = call.origin("world_size", 3)
     if len(made) == 1 and made[0].isdigit():
         return int(made[0])
-    text = call.argument("world_size", 3)
-    return launch.written(text) if text is not None and "." in text else None
+    known = option(call.argument("world_size", 3) or "", script, launch)
+    return known.number if known is not None else None
 
 
 def _spawned_in_each(plan: LaunchPlan, spawn: SourceCall) -> Iterator[Finding]:

@@ -17,7 +17,9 @@ def assigned(statement: Statement) -> Iterator[tuple[str, ast.expr]]:
     only where nothing else has set it: its value is then the whole call.
     """
     node, names = statement.node, statement.scope.names
-    if isinstance(node, ast.Assign):
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+        yield names.of(node.target), node.value
+    elif isinstance(node, ast.Assign):
         for target in node.targets:
             of_environment = isinstance(target, ast.Subscript) and (
                 names.of(target.value) == ENVIRONMENT

@@ -77,8 +77,14 @@ MOST_FACTS = 2000
 """Of each kind; a script of 5,000 lines has some hundred."""
 LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkpoint")
 """Functions that read a model or its state from a file."""
-SETTINGS = ("torch.backends.", "os.environ[", ".use_cache")
-"""Beginnings of what a script sets; the last one is an attribute of a model's config."""
+SETTINGS = (
+    *("torch.backends.", "os.environ[", ".use_cache"),
+    *(".world_size", ".dist_url", ".init_method", ".master_addr", ".main_addr"),
+)
+"""Beginnings of what a script sets.
+
+The others are attributes: of a model's config, and of options on where and how ranks join.
+"""
 
 Fact = TypeVar("Fact")
 

@@ -133,6 +133,13 @@ TASKS = "srun -N2 --ntasks-per-node=4 --gpus-per-node=4 python train.py"
         (f"{EIGHT} --world_size 8", JOIN.format("args.world_size"), False),
         (EIGHT, JOIN.format('int(os.environ["WORLD_SIZE"])'), False),
         (EIGHT, JOIN.format("-1"), False),
+        (
+            EIGHT,
+            'args.world_size = int(os.environ["WORLD_SIZE"])\n        '
+            + JOIN.format("args.world_size"),
+            False,
+        ),
+        (EIGHT, f"args.world_size *= 2\n        {JOIN.format('args.world_size')}", False),
         (EIGHT, f"if os.environ.get('FOUR'):\n            {JOIN.format(4)}", False),
         # Other processes may be started by hand.
         ("python train.py", JOIN.format(4), False),

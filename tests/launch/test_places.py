@@ -121,8 +121,8 @@ IN_FUNCTION = """
         dist.destroy_process_group()
     import argparse
     parser = argparse.ArgumentParser()
-    parser.add_argument("--main_addr", default="localhost")
-    parser.add_argument("--url", default="tcp://localhost:29500")
+    parser.add_argument("--master_addr", default="localhost")
+    parser.add_argument("--dist_url", default="tcp://localhost:29500")
     main(parser.parse_args())
 """
 ALWAYS = 'os.environ["MASTER_ADDR"] = "localhost"'
@@ -139,9 +139,9 @@ TORCHRUN = "torchrun --nnodes 2 --node-rank 0 --master-addr n1 --nproc-per-node 
         (TASKS, "", ALWAYS, "", True),
         (TASKS, OWN, ALWAYS, "", True),
         (TASKS, "", 'os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="1234")', "", True),
-        (TASKS, "", 'os.environ["MASTER_ADDR"] = args.main_addr', "", True),
+        (TASKS, "", 'os.environ["MASTER_ADDR"] = args.master_addr', "", True),
         (TASKS, "", "pass", 'init_method="tcp://127.0.0.1:29500", ', True),
-        (TASKS, "", "pass", "init_method=args.url, ", True),
+        (TASKS, "", "pass", "init_method=args.dist_url, ", True),
         (f"{HOSTFILE} python train.py", "", ALWAYS, "", True),
         (TASKS, "", BY_DEFAULT, "", True),
         (TORCHRUN, "", ALWAYS, "", True),
@@ -157,7 +157,15 @@ TORCHRUN = "torchrun --nnodes 2 --node-rank 0 --master-addr n1 --nproc-per-node 
         (TASKS, "", f'if "MASTER_ADDR" not in os.environ:\n            {ALWAYS}', "", False),
         (TASKS, OWN, BY_DEFAULT, "", False),
         (TORCHRUN, "", BY_DEFAULT, "", False),
-        (f"{TORCHRUN} --url env://", "", "pass", "init_method=args.url, ", False),
+        (
+            TASKS,
+            "",
+            'args.master_addr = os.environ["SLURM_LAUNCH_NODE_IPADDR"]\n'
+            '        os.environ["MASTER_ADDR"] = args.master_addr',
+            "",
+            False,
+        ),
+        (f"{TORCHRUN} --dist_url env://", "", "pass", "init_method=args.dist_url, ", False),
         # The ranks may be on one of the hosts.
         ("mpirun -np 8 -hostfile hosts.txt python train.py", "", ALWAYS, "", False),
         (
