@@ -219,6 +219,7 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
     if (
         rank is not None
         and rank.number is not None
+        and _numbers_count(launch)
         and (starters := [name for name in launch.around if name in BY_NUMBER])
     ):
         yield Mistake(
@@ -247,14 +248,19 @@ def _hosts(launch: Launch) -> Iterator[Mistake]:
 
 
 def _of_the_batch_host(rank: Setting, launch: Launch) -> bool:
-    """Whether a variable of each task is put in by the script of sbatch, for all of them.
-
-    The rendezvous c10d counts the hosts itself.
-    """
-    counts = launch.get("rendezvous")
+    """Whether a variable of each task is put in by the script of sbatch, for all of them."""
     by_sbatch = launch.around[-3:] == ("sbatch", rank.file.rpartition("/")[2], "srun")
     own = re.fullmatch(r"\$\{?SLURM_(?:NODEID|PROCID)\}?", rank.value) is not None
-    return by_sbatch and own and (counts is None or counts.value == "static")
+    return by_sbatch and own and _numbers_count(launch)
+
+
+def _numbers_count(launch: Launch) -> bool:
+    """Whether the numbers of the hosts count: the rendezvous c10d counts the hosts itself.
+
+    Source: torch/distributed/run.py, "--node-rank … when using static rendezvous".
+    """
+    backend = launch.get("rendezvous")
+    return backend is None or backend.value == "static"
 
 
 def _chosen_twice(launch: Launch) -> Iterator[Mistake]:

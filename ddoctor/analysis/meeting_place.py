@@ -69,7 +69,7 @@ def _rank_0_is_first(launch: Launch) -> bool:
     """Whether rank 0, and with it the store, is on the first host of the list."""
     if launch.launcher in ("deepspeed", "python"):
         return launch.get("srun.distribution", "mpirun.rank_by") is None
-    backend, number = launch.get("rendezvous", "accelerate.rdzv_backend"), launch.get("host-rank")
+    backend, number = launch.get("rendezvous"), launch.get("host-rank")
     counted = number is not None and OWN_NUMBERS.fullmatch(number.value) is not None
     return counted and (backend.value if backend is not None else None) in STATIC
 

@@ -115,6 +115,7 @@ ACCELERATE = Launcher(
         "machine_rank": "host-rank",
         "main_process_ip": "main-address",
         "main_process_port": "main-port",
+        "rdzv_backend": "rendezvous",
         "mixed_precision": "precision",
         "gradient_accumulation_steps": "accumulation",
         "gpu_ids": "devices",

@@ -188,3 +188,30 @@ def test_a_local_address_in_the_script(
     found = reviewed(tmp_path, command, source, job_sbatch=job, hosts_txt=HOSTS)
     local = [one for one in found if "local address that the script sets" in one.because]
     assert [one.cause for one in local] == ["launch-config-invalid"] * wrong
+
+
+ON_ALL = "srun {} --node-rank={} --master-addr=n1 --nproc-per-node=8 train.py"
+OF_TORCHRUN = "torchrun --nnodes=2"
+
+
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        (ON_ALL.format(OF_TORCHRUN, "0"), True),
+        (ON_ALL.format(OF_TORCHRUN, "$SLURM_NODEID"), True),
+        (MACHINES.format("").replace("$SLURM_PROCID", "0"), True),
+        (MACHINES.format("").replace("bash -c '", "").replace("'", ""), True),
+        # Such a rendezvous counts the hosts itself.
+        (ON_ALL.format(f"{OF_TORCHRUN} --rdzv-backend=c10d --rdzv-endpoint=n1:29500", "0"), False),
+        (MACHINES.format("--rdzv_backend c10d").replace("$SLURM_PROCID", "0"), False),
+        (
+            MACHINES.format("--rdzv_backend c10d").replace("bash -c '", "").replace("'", ""),
+            False,
+        ),
+    ],
+)
+def test_one_number_for_all_hosts(tmp_path: Path, line: str, wrong: bool) -> None:
+    before = LAST.format("head -n 1")
+    job = JOB.format(nodes=2, each=1, before=before, line=line)
+    found = told(tmp_path, "sbatch job.sbatch", job_sbatch=job)
+    assert ["gets the number" in one.because for one in found] == [True] * wrong
