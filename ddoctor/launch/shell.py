@@ -31,8 +31,8 @@ MOST_NESTED = 4
 """Levels of ``$(…)`` within each other."""
 MOST_SOURCED = 3
 """Levels of scripts that read one another."""
-# $(…) is one word, whatever is in it.
-SUBSTITUTION = re.compile(r"\$\(\([^()]{0,2000}\)\)|\$\([^()]{0,2000}\)|`[^`]{0,2000}`")
+# $(…), <(…) and >(…) are one word, whatever is in them.
+SUBSTITUTION = re.compile(r"\$\(\([^()]{0,2000}\)\)|[$<>]\([^()]{0,2000}\)|`[^`]{0,2000}`")
 MASK = re.compile(r"\x00(\d+)\x00")
 # A backslash that does not end its line continues nothing.
 BROKEN = re.compile(r"\\[ \t]+(?:#.*)?$")
@@ -42,6 +42,8 @@ CLOSES = {"'": re.compile(r"[^']*'"), '"': re.compile(r'(?:\\.|[^"\\])*"')}
 MOST_QUOTED = 200
 """Lines that one quote holds together."""
 OPERATORS = re.compile(r"[;&|()<>]+")
+# The 2 of `2> log`; in `--epochs 2 > log`, it is a value.
+DESCRIPTOR = re.compile(r"(?<=\s)\d(?=[<>])")
 ASSIGNMENT = re.compile(r"(?P<name>[A-Za-z_]\w{0,199})=(?P<value>.*)", re.DOTALL)
 # $NAME, ${NAME}, ${NAME:-default}, ${NAME:?complaint}; $(which program).
 VARIABLE = re.compile(
@@ -338,10 +340,8 @@ def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[list[tuple[str, 
             words += [(text, rows)] * (not skip)
             skip = False
         elif "<" in text or ">" in text:
-            # A file that the command reads or writes; before it, the number of a descriptor.
+            # A file that the command reads or writes.
             skip = True
-            if words and words[-1][0].isdigit():
-                del words[-1]
         else:
             yield words, text == "&"
             words, skip = [], False
@@ -373,7 +373,7 @@ def _words(line: str, masked: list[str]) -> list[str]:
         line, changed = SUBSTITUTION.subn(lambda match: _mask(match[0], masked), line)
         if not changed:
             break
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=";&|<>")
+    lexer = shlex.shlex(DESCRIPTOR.sub("", line), posix=True, punctuation_chars=";&|<>")
     lexer.whitespace_split = True
     lexer.commenters = "#"
     return [*lexer]

@@ -287,3 +287,16 @@ def test_a_task_for_each_device_of_lightning(
     (tmp_path / "job.sbatch").write_text(script)
     found = causes(tmp_path, "sbatch job.sbatch", source)
     assert ("launch-config-invalid" in found) is wrong
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        *("> log.txt", ">log.txt", "> log.txt 2>&1", "2>&1 | tee log.txt", "2> errors.txt"),
+        *("&> log.txt", "< /dev/null > log.txt", "> >(tee log.txt) 2>&1", "2> >(tee log.txt >&2)"),
+    ],
+)
+def test_a_number_before_a_redirection_is_a_value(tmp_path: Path, end: str) -> None:
+    line = f"torchrun --nproc-per-node 2 train.py --lr 3 {end}\n"
+    launch = launched(tmp_path, "bash run.sh", run_sh=line, train_py="")
+    assert launch.arguments == ("--lr", "3")
