@@ -42,11 +42,11 @@ def misplaced(plan: LaunchPlan) -> Iterator[Mistake]:
     launch, meets = plan.launch, meeting(plan.launch)
     if meets is None or not _rank_0_is_first(launch):
         return
-    address, listed = meets.value.partition(":")[0], launch.get("host-names")
-    names = listed.value.split(",") if listed is not None else []
+    address, listed = meets.value.partition(":")[0], launch.get("host-names", "srun.nodelist")
+    names = _in_order(listed) if listed is not None else []
     several = (launch.hosts or 1) > 1
     if listed is not None and _is_later(address, names):
-        yield _not_the_first(meets, f"{listed.value} ({listed.at})", names[0])
+        yield _not_the_first(meets, f"{','.join(names)} ({listed.at})", names[0])
     elif several and OF_ALL_HOSTS.search(meets.value) and LAST_PART.search(meets.value):
         yield _not_the_first(meets, "the job", "")
     elif several and OF_LATER_ELEMENT.match(meets.value):
@@ -72,6 +72,20 @@ def _rank_0_is_first(launch: Launch) -> bool:
     backend, number = launch.get("rendezvous"), launch.get("host-rank")
     counted = number is not None and OWN_NUMBERS.fullmatch(number.value) is not None
     return counted and (backend.value if backend is not None else None) in STATIC
+
+
+def _in_order(listed: Setting) -> list[str]:
+    """The hosts of a list; Slurm sorts those of ``--nodelist`` by name, whatever their order."""
+    names = listed.value.split(",")
+    if listed.name == "host-names":
+        return names
+    # What brackets abbreviate is not read.
+    return [] if "[" in listed.value else sorted(names, key=_natural)
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    parts = re.findall(r"\d+|\D+", name)
+    return [(int(part), "") if part.isdecimal() else (0, part) for part in parts]
 
 
 def _is_later(address: str, names: list[str]) -> bool:
