@@ -13,7 +13,11 @@ from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-ASKED = ("gres", "gpus", "gpus-per-host", "gpus-per-task", "srun.gpus_per_socket")
+ASKED = (
+    *("gres", "gpus", "gpus-per-host", "gpus-per-task", "srun.gpus_per_socket"),
+    *("srun.tres_per_task", "srun.tres_per_node", "srun.ntasks_per_gpu"),
+    *("srun.mem_per_gpu", "srun.cpus_per_gpu"),
+)
 MAY_GRANT = ("srun.partition", "srun.constraint", "srun.qos", "srun.reservation")
 OF_GPUS = re.compile(r"gpu|dgx|hgx|cuda|tesla|[abhlv]\d{2,3}|gh200|mi\d{3}", re.IGNORECASE)
 """Words in the names of partitions whose hosts have GPUs."""

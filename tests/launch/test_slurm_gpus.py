@@ -130,6 +130,9 @@ GLOO = SCRIPT.replace('"nccl"', '"gloo"').replace("torch.cuda.set_device(local)"
         ("--ntasks-per-node=4 --exclusive", SCRIPT, None),
         ("--ntasks-per-node=4 --gres=gpu:4", SCRIPT, None),
         ("--ntasks-per-node=4 --gpus-per-node=4", SCRIPT, None),
+        ("--ntasks-per-node=4 --gpus-per-socket=2", SCRIPT, None),
+        ("--ntasks-per-node=4 --tres-per-task=gres/gpu:1", SCRIPT, None),
+        ("--ntasks-per-node=4 --cpus-per-gpu=8", SCRIPT, None),
         ("--ntasks-per-node=4 --partition=main", GUARDED, None),
         ("--ntasks-per-node=1", GLOO, None),
     ],
@@ -172,3 +175,20 @@ def test_a_gpu_that_is_hidden(
     hidden = [one for one in found if "invalid device ordinal" in one]
     assert [one.partition(":")[0] for one in hidden] == ["error wrong-device-binding"] * wrong
     assert wrong or not found
+
+
+def test_options_after_one_with_a_value_of_its_own(tmp_path: Path) -> None:
+    job = JOB.format(
+        "#SBATCH --switches 1\n    #SBATCH --ntasks-per-node 4\n"
+        "    #SBATCH --open-mode append\n    #SBATCH --gres gpu:4",
+        SRUN,
+    )
+    launch = launched(tmp_path, "sbatch job.sbatch", job_sbatch=job, train_py=SCRIPT)
+    assert (launch.ranks, launch.number("tasks-per-host")) == (8, 4)
+    assert gpus_per_host(launch) is not None
+
+
+@pytest.mark.parametrize("options", ["-K", "--kill-on-bad-exit=1", "--nice", "-m block", "-u -l"])
+def test_options_of_srun_before_the_program(tmp_path: Path, options: str) -> None:
+    line = f"srun -N2 {options} --ntasks-per-node=4 python train.py"
+    assert launched(tmp_path, line, train_py=SCRIPT).ranks == 8
