@@ -311,7 +311,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
 
 
 def refused(run: TrainingRun, log: Log | None, messages: Messages | None) -> Iterator[Finding]:
-    """What checks the settings raises, before anything is trained, with a text of its own."""
+    """What checks of settings raise before the training, with a text that no message explains."""
     rows = messages.of("launch-config-invalid") if messages is not None else ()
     if not run.only_told or (log is not None and any(log.of(row.name) for row in rows)):
         return
