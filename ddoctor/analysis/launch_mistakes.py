@@ -136,16 +136,16 @@ def _unfinished(launch: Launch) -> Iterator[Mistake]:
 def _unknown(launch: Launch) -> Iterator[Mistake]:
     for one in launch.unknown:
         setting = one.setting
-        dashes = "" if "file" in one.of or one.of.startswith(HYDRA) else "--"
-        name = f"{dashes}{setting.name.lstrip('-')}"
         meant = f": did you mean {one.nearest}?" if one.nearest else ""
+        ignores = ", and ignores it" if one.ignored else ""
         yield Mistake(
-            because=f"{one.of} knows no {name} ({setting.at}){meant}",
+            because=f"{one.of} knows no {setting.name} ({setting.at}){ignores}{meant}",
             at=setting,
             fix=Fix(summary="write it as the installed version does", paste=one.nearest)
             if one.nearest
             else Fix(summary="see what it knows", paste=_help(one.of, launch.script)),
-            confidence=Confidence.CERTAIN if one.nearest else Confidence.LIKELY,
+            confidence=Confidence.CERTAIN if one.nearest and not one.ignored else Confidence.LIKELY,
+            severity=Severity.WARNING if one.ignored else Severity.ERROR,
         )
 
 

@@ -47,6 +47,8 @@ class Unknown(Part, frozen=True, kw_only=True):
     """Whose option it is, such as ``accelerate launch``."""
     nearest: str = ""
     """A known name that is written alike; empty: there is none."""
+    ignored: bool = False
+    """Whether the training starts without it."""
 
 
 class Launch(Section, frozen=True, kw_only=True):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,21 @@ from ddoctor.evidence.opening import without_waiting
 MOST_BYTES = 4 * 2**20
 MOST_VALUES = 10_000
 MOST_DEPTH = 20
+
+
+@dataclass(frozen=True)
+class Key:
+    """A key of a file, with the keys around it."""
+
+    name: str
+    around: tuple[str, ...]
+    line: int
+    value: str
+    """Empty: it is no scalar."""
+
+    def setting(self, file: str) -> Setting:
+        """It, and the file in which it is."""
+        return Setting(name=self.name, value=self.value, file=file, line=self.line)
 
 
 class ReadOnce(DoctorError):
@@ -94,6 +111,26 @@ def settings(path: Path, name: str, prefix: str = "") -> list[Setting]:
                 key = prefix + ".".join(keys)
                 found.append(Setting(name=key, value=value, file=name, line=line))
     return found
+
+
+def keys(path: Path, name: str) -> list[Key]:
+    """The keys of all mappings in a YAML or JSON file, as far as ``MOST_VALUES``.
+
+    Raises:
+        DoctorError: as ``documents``.
+    """
+    found = (key for node in documents(path, name) for key in _keys(node, (), MOST_DEPTH))
+    return [*islice(found, MOST_VALUES)]
+
+
+def _keys(node: Any, around: tuple[str, ...], depth: int) -> Iterator[Key]:
+    for key, value in node.value if node.id == "mapping" and depth else ():
+        if key.id == "scalar" and key.value == "<<":
+            yield from _keys(value, around, depth - 1)
+        elif key.id == "scalar":
+            text = value.value if value.id == "scalar" else ""
+            yield Key(key.value, around, key.start_mark.line + 1, text)
+            yield from _keys(value, (*around, key.value), depth - 1)
 
 
 def _values(

@@ -6,9 +6,8 @@ import ast
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.util import find_spec
-from pathlib import Path
 
+from ddoctor.launch import modules
 from ddoctor.launch.option_source import Option, Options, options_of
 
 
@@ -57,12 +56,8 @@ def _installed(package: str, sources: tuple[str, ...]) -> Options | None:
 
 def installed_source(package: str, source: str) -> ast.Module | None:
     """The syntax tree of a module of an installed package, which is not imported."""
-    spec = find_spec(package) if package else None
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        path = Path(folder, source)
-        if path.is_file():
-            return ast.parse(path.read_text(encoding="utf-8"))
-    return None
+    found = modules.installed(package, source)
+    return found.tree if found is not None else None
 
 
 TORCHRUN = Launcher(

@@ -16,7 +16,10 @@ NAMES = ("requirements.txt", "requirements/base.txt", "pyproject.toml", "environ
 PIN = re.compile(
     r"""^[\s"'-]*(?P<name>[A-Za-z][\w.-]{0,60})(?:\[[\w,-]{1,60}\])?\s?={1,2}\s?(?P<version>\d[\w.+]{0,30})["',\s]*(?:[#;].*)?$"""
 )
-PACKAGES = ("torch", "pytorch", "accelerate", "transformers", "numpy")
+PACKAGES = (
+    *("torch", "pytorch", "accelerate", "transformers", "numpy"),
+    *("trl", "deepspeed", "lerobot"),
+)
 """Those whose version decides what is wrong with a launch."""
 
 

@@ -19,6 +19,7 @@ from ddoctor.launch import (
     deepspeed_hosts,
     files,
     host_names,
+    installed_keys,
     kubernetes,
     line_beginning,
     pins,
@@ -126,7 +127,7 @@ def read(command: Sequence[str], folder: Path) -> Launch:
             f"no launch of a training was found in `{' '.join(command[:4])}`{hidden}{what}, such "
             "as ddoctor doctor -- torchrun --nproc-per-node 2 train.py"
         )
-    return known[-1]
+    return installed_keys.judged(known[-1], script_file(known[-1], folder), folder)
 
 
 def script_file(launch: Launch, folder: Path) -> Path | None:
@@ -332,12 +333,7 @@ def _of_launcher(
     found.settings += settings
     given = {one.key: one.value for one in parsed.given}
     if launcher is ACCELERATE:
-        with found.told_if_unreadable(command.words[0]):
-            config = accelerate_config.read(given.get("config_file"), found.folder)
-            found.settings += config.settings
-            found.files += config.files
-            found.unknown += config.unknown
-            found.settings += _of_deepspeed_file(found)
+        _read_config(given.get("config_file"), command.words[0], found)
     if launcher is DEEPSPEED:
         with found.told_if_unreadable(command.words[0]):
             found.settings += deepspeed_hosts.read(settings, found.folder)
@@ -371,17 +367,22 @@ def _config_of_trl(words: Sequence[Word]) -> Word | None:
 def _of_trl(command: Command, named: Word, found: _Found, around: tuple[str, ...]) -> Launch:
     """TRL starts its script by ``accelerate launch``; docs of TRL, "Command Line Interfaces"."""
     if files.is_there(found.folder / named.text):
-        with found.told_if_unreadable(named):
-            config = accelerate_config.read(named.text, found.folder)
-            found.settings += config.settings
-            found.files += config.files
-            found.unknown += config.unknown
-            found.settings += _of_deepspeed_file(found)
+        _read_config(named.text, named, found)
     else:
         # One of those that come with TRL.
         found.unresolved.append(named.setting("accelerate_config", named.text))
     found.settings += _defaults(ACCELERATE)
     return _built(command, "accelerate", 0, found, around)
+
+
+def _read_config(name: str | None, at: Word, found: _Found) -> None:
+    """Read accelerate's file, and the one of DeepSpeed that it names."""
+    with found.told_if_unreadable(at):
+        config = accelerate_config.read(name, found.folder)
+        found.settings += config.settings
+        found.files += config.files
+        found.unknown += config.unknown
+        found.settings += _of_deepspeed_file(found)
 
 
 def _of_deepspeed_file(found: _Found) -> Iterator[Setting]:

@@ -14,7 +14,7 @@ from msgspec.structs import replace as with_fields
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
-from ddoctor.evidence.source_text import nodes, syntax_tree
+from ddoctor.evidence.source_text import nodes
 from ddoctor.launch import (
     accelerator_calls,
     dataset_length,
@@ -24,6 +24,7 @@ from ddoctor.launch import (
     lerobot_dataset,
     lightning_calls,
     made_for,
+    modules,
     openmmlab_config,
     optimizer_calls,
     ray_calls,
@@ -32,7 +33,6 @@ from ddoctor.launch.launchers import installed_source
 from ddoctor.launch.option_source import named, options_of, plain
 from ddoctor.launch.words import Word
 
-MOST_BYTES = 2 * 2**20
 CONFIGS = (".yaml", ".yml", ".json")
 # Options of transformers, TRL, LeRobot, nanoGPT and others that name a file with more options.
 NAMES_CONFIG = ("config", "config_file", "config_path", "cfg", "args_file")
@@ -120,7 +120,7 @@ def read(
     if named := next((one for one in of_deepspeed if _is_config(one, folder)), None):
         _add(told, named, folder, "deepspeed.")
     for path in paths(script.text, folder, is_module=is_module):
-        tree = _parsed(path)
+        tree = modules.parsed(path)
         if tree is not None:
             name = script.text if not is_module else path.name
             for one in _files_of(tree, name, given):
@@ -230,17 +230,8 @@ def _imported(
             parts = node.module.split(".")
             root = path.parent if node.level else base
             file = root.joinpath(*parts).with_suffix(".py")
-            if files.is_there(file) and (other := _parsed(file)) is not None:
+            if files.is_there(file) and (other := modules.parsed(file)) is not None:
                 yield other, f"{'/'.join(parts)}.py"
-
-
-def _parsed(path: Path) -> ast.Module | None:
-    try:
-        text = files.text(path, str(path))
-        return syntax_tree(text) if len(text) <= MOST_BYTES else None
-    except (DoctorError, SyntaxError, ValueError, RecursionError, MemoryError):
-        # Reading the script for mistakes tells that.
-        return None
 
 
 def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator[Setting]:
