@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, log_events
+from ddoctor.analysis import endings, lightning_devices, log_events
 from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
 from ddoctor.analysis.gpu_lists import misfits
 from ddoctor.analysis.kubernetes_mistakes import of_kubernetes
@@ -28,7 +28,6 @@ from ddoctor.analysis.meeting_place import local_in_the_script, misplaced
 from ddoctor.analysis.saved_weights import without_weights
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.analysis.slurm_gpus import idle, not_asked
-from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log, Messages
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
@@ -157,31 +156,9 @@ def weights_that_are_not_saved(plan: LaunchPlan, script: Script) -> Iterator[Fin
     yield from without_weights(plan, script)
 
 
-OF_LIGHTNING = ("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer")
-
-
-def devices_of_lightning(launch: Launch, script: Script) -> Iterator[Finding]:
-    """Lightning under srun wants a task for each of its devices."""
-    tasks = launch.get("tasks-per-host")
-    if tasks is None or tasks.number is None or "srun" not in launch.around:
-        return
-    for one in script.of(*OF_LIGHTNING) if launch.launcher == "python" else ():
-        devices = launch.written(one.argument("devices"))
-        if devices and devices != tasks.number:
-            yield Finding(
-                severity=Severity.ERROR,
-                confidence=Confidence.LIKELY,
-                because=f"{shown(one.at)} has {devices} devices on each host, and Slurm starts "
-                f"{tasks.value} task{'s' * (tasks.number > 1)} there ({tasks.at}): Lightning needs "
-                "a task for each device",
-                evidence=(Observation(name="tasks", value=tasks.number, source=tasks.at),),
-                fixes=(
-                    Fix(
-                        summary="start as many tasks as there are devices",
-                        paste=f"#SBATCH --ntasks-per-node={devices}",
-                    ),
-                ),
-            )
+def devices_of_lightning(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    yield from lightning_devices.under_srun(plan, script)
+    yield from lightning_devices.under_torchrun(plan, script)
 
 
 def a_cache_in_training(plan: LaunchPlan, script: Script) -> Iterator[Finding]:

@@ -7,15 +7,13 @@ from collections.abc import Callable, Iterator
 
 from msgspec.structs import replace as with_fields
 
+from ddoctor.analysis.deepspeed_batch import BATCH, MICRO, STEPS
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.evidence.launch import Setting
 
 WORD = re.compile(r"[a-z]+")
 ACCUMULATES = {"accum", "accumulate", "accumulation"}
 WHOLE = {"global", "total", "effective"}
-STEPS = "deepspeed.gradient_accumulation_steps"
-MICRO = "deepspeed.train_micro_batch_size_per_gpu"
-BATCH = "deepspeed.train_batch_size"
 
 Words = frozenset[str]
 OF_SCRIPTS: dict[str, Callable[[Words], bool]] = {

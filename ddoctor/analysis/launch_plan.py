@@ -10,6 +10,7 @@ from math import ceil, prod, sqrt
 
 from msgspec.structs import replace as with_fields
 
+from ddoctor.analysis import deepspeed_batch
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.granted_gpus import gpus_per_host
 from ddoctor.evidence.gpus import Gpus
@@ -39,6 +40,7 @@ ACCUMULATION = (
     *("accumulation", "arg.gradient_accumulation_steps", "arg.accumulate_grad_batches"),
     *("deepspeed.gradient_accumulation_steps", "arg.grad_accum_steps", "arg.accumulation_steps"),
 )
+ACCUMULATES = "env.ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 MEGATRON = "accelerate.megatron_lm_config.megatron_lm_"
 MICRO_BATCHES = ("accelerate.megatron_lm_num_micro_batches", f"{MEGATRON}num_micro_batches")
 """Those of a batch of Megatron-LM, which accumulates over them."""
@@ -80,6 +82,8 @@ STEPS = (
     "arg.train_steps",
 )
 DROPS = "arg.dataloader_drop_last"
+PRECISION = ("precision", "env.ACCELERATE_MIXED_PRECISION", "lightning.precision")
+"""Without a launcher that says it, `Accelerator` reads the variable, and Lightning its argument."""
 EPOCHS = ("arg.num_train_epochs", "arg.epochs", "arg.num_epochs", "arg.max_epochs")
 WARM_UP = (
     "arg.warmup_steps",
@@ -234,13 +238,18 @@ class LaunchPlan(Derived):
         if own is not None:
             # It beats the launch (accelerate/accelerator.py).
             return own if own.value != UNKNOWN else None
-        found = self.get("precision")
+        found = self.get(*PRECISION)
         # TrainingArguments give theirs to accelerate, too (transformers/training_args.py).
-        if found is not None and not self._by_trainer:
+        if found is not None and not self.by_trainer:
             return found
         on = (name for name in ("bf16", "fp16") if self.launch.on(f"arg.{name}"))
         name = next(on, "")
         own = self.launch.get(f"arg.{name}") if name else None
+        if own is None:
+            # DeepSpeed's file counts as it is, where nothing else says it.
+            on = (name for name in ("bf16", "fp16") if self.launch.on(f"deepspeed.{name}.enabled"))
+            name = next(on, "")
+            own = self.launch.get(f"deepspeed.{name}.enabled") if name and not found else None
         return with_fields(own, name="precision", value=name) if own is not None else found
 
     def of_accelerator(self, name: str) -> Setting | None:
@@ -275,7 +284,7 @@ class LaunchPlan(Derived):
     @property
     def loader_batch(self) -> Setting | None:
         """Samples of a batch as the script's loader makes it."""
-        return self.get(*MICRO_BATCH)
+        return deepspeed_batch.micro_batch(self.launch, self.ranks) or self.get(*MICRO_BATCH)
 
     @property
     def micro_batch(self) -> Setting | None:
@@ -291,6 +300,11 @@ class LaunchPlan(Derived):
     @property
     def accumulation(self) -> int:
         """Forward passes for each optimizer step."""
+        return self.accumulated.number or 1 if self.accumulated is not None else 1
+
+    @property
+    def accumulated(self) -> Setting | None:
+        """What sets that number; None: nothing, so that it is 1."""
         found = self.get(*ACCUMULATION)
         if self.strategy == "Megatron-LM":
             # accelerate/utils/megatron_lm.py: of one step.
@@ -300,7 +314,10 @@ class LaunchPlan(Derived):
             counts = own is not None and own.number is not None
             # accelerate/utils/launch.py passes its own number on to DeepSpeed alone.
             found = own if counts else self.get(*ACCUMULATION[1:])
-        return found.number or 1 if found is not None else 1
+            if counts and (variable := self.launch.get(ACCUMULATES)) and variable.number:
+                # accelerate/accelerator.py: it beats the argument.
+                found = variable
+        return found or deepspeed_batch.accumulation(self.launch, self.ranks)
 
     @property
     def by_deepspeed(self) -> bool:
@@ -340,16 +357,7 @@ class LaunchPlan(Derived):
         return found if by_steps or found is None or found.name != SAVE[0] else None
 
     @property
-    def checkpoints(self) -> int | None:
-        """Checkpoints that are written in all; None: not known."""
-        every = self.saves_every.number if self.saves_every is not None else None
-        steps = self.steps.number if self.steps is not None else None
-        if not every or not steps:
-            return None
-        return ceil(steps / every) if self._by_trainer else steps // every
-
-    @property
-    def _by_trainer(self) -> bool:
+    def by_trainer(self) -> bool:
         """Whether a library's own loop trains, which saves its last step, too.
 
         Source: transformers/trainer_callback.py, DefaultFlowCallback; lerobot_train.py, train.

@@ -10,6 +10,11 @@ from ddoctor.analysis.script_source import LOADER, STRATEGIES, evaluates, is_tra
 from ddoctor.evidence.script import Script, SourceCall
 
 AUTOCAST = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+OF_LIGHTNING = (
+    *("lightning.Trainer", "lightning.pytorch.Trainer", "pytorch_lightning.Trainer"),
+    *("lightning.Fabric", "lightning.fabric.Fabric", "lightning_fabric.Fabric"),
+)
+"""They train on the loaders of a module or of a call, without a loop in the script."""
 HALVES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.half": "fp16"}
 
 
@@ -54,8 +59,11 @@ def micro_batch(script: Script) -> tuple[int, str] | None:
 
 
 def _trained_on(script: Script) -> Iterator[SourceCall]:
+    by_lightning = bool(script.of(*OF_LIGHTNING))
     for one in script.of(LOADER):
-        if is_trained_on(one, script) and not evaluates(one) and "**" not in one.keywords:
+        given = by_lightning and "predict" not in one.at.function
+        trains = (given or is_trained_on(one, script)) and not evaluates(one)
+        if trains and "**" not in one.keywords:
             yield one
 
 

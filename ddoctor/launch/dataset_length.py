@@ -17,6 +17,13 @@ from ddoctor.launch.option_source import named
 SPLIT = re.compile(r"train\[:(\d{1,9})\]")
 FUNCTIONS = ("select", "load_dataset", "TensorDataset", "DataLoader")
 MADE = ("rand", "randn", "randint", "zeros", "ones", "empty", "arange")
+# Of datasets, and of torch.utils.data.
+RESIZES = (
+    *("filter", "train_test_split", "concatenate_datasets", "interleave_datasets", "repeat"),
+    *("shard", "skip", "take", "batch", "pack_dataset", "random_split", "Subset"),
+    *("ConcatDataset", "WeightedRandomSampler", "RandomSampler"),
+)
+GROUPS = re.compile(r"(?i)group|pack|chunk|split")
 OF_EVALUATION = re.compile(
     r"(?i)(?<![a-z])(?:val|valid|validation|eval|evaluation|test|dev)(?![a-z])"
 )
@@ -25,6 +32,8 @@ OF_EVALUATION = re.compile(
 def written(tree: ast.Module, name: str) -> Iterator[Setting]:
     """``samples``, if the source has one such number, and ``arg.dataloader_drop_last``.
 
+    ``resized``: where the source may make another number of them.
+
     ``name``: that of the file.
     """
     calls = [*_calls(tree)]
@@ -32,11 +41,26 @@ def written(tree: ast.Module, name: str) -> Iterator[Setting]:
     if len(found) == 1:
         ((number, at),) = found.items()
         yield Setting(name="samples", value=str(number), file=name, line=at.lineno)
+        yield from (_at(node, name) for node in nodes(tree) if _resizes(node))
     loaders = [call for call in calls if named(call.func) == "DataLoader"]
     drops = [word for call in loaders for word in call.keywords if word.arg == "drop_last"]
     on = [word.value for word in drops if getattr(word.value, "value", None) is True]
     if on and len(on) == len(loaders):
         yield Setting(name="arg.dataloader_drop_last", value="true", file=name, line=on[0].lineno)
+
+
+def _at(node: ast.AST, file: str) -> Setting:
+    return Setting(name="resized", value="true", file=file, line=getattr(node, "lineno", 0))
+
+
+def _resizes(node: ast.AST) -> bool:
+    """Whether a call may make another number of samples of those that were counted."""
+    if not isinstance(node, ast.Call):
+        return False
+    overflows = any(word.arg == "return_overflowing_tokens" for word in node.keywords)
+    first = named(node.args[0]) if node.args else ""
+    groups = named(node.func) == "map" and GROUPS.search(first) is not None
+    return overflows or groups or named(node.func) in RESIZES
 
 
 def _length(call: ast.Call) -> Iterator[tuple[ast.expr, int]]:

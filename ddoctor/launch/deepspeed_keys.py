@@ -111,7 +111,7 @@ def _alias(field: modules.Field) -> str:
 
 
 def _parameters(kind: str) -> Sequence[str] | None:
-    """What a scheduler of DeepSpeed takes; None: DeepSpeed has no such class, or it takes anything."""
+    """What a scheduler of DeepSpeed takes; None: there is no such class, or it takes anything."""
     module = modules.installed("deepspeed", "runtime/lr_schedules.py")
     node, _ = (modules.defined(kind, module) if module is not None else None) or (None, None)
     for one in node.body if node is not None else ():

@@ -7,9 +7,14 @@ from collections.abc import Iterator, Mapping
 
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.source_text import nodes
+from ddoctor.launch import modules
 from ddoctor.launch.option_source import named
 
 PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
+ENVIRONMENTS = (
+    ("lightning", "fabric/plugins/environments/torchelastic.py"),
+    ("lightning_fabric", "plugins/environments/torchelastic.py"),
+)
 MEANS = {
     "devices": "ranks-per-host",
     "num_nodes": "hosts",
@@ -39,6 +44,18 @@ def started(tree: ast.Module, name: str) -> Iterator[Setting]:
             told = Setting(name=f"lightning.{setting}", value=_told(value), file=name, line=line)
             if told.value or key in ("devices", "num_nodes"):
                 yield told
+    if _refuses():
+        yield Setting(name="refuses-other-ranks", value="true", origin="the installed Lightning")
+
+
+def _refuses() -> bool:
+    """Whether the installed version compares its devices with the ranks that torchrun starts."""
+    sources = [modules.installed(*one) for one in ENVIRONMENTS]
+    found = [nodes(one.tree) for one in sources if one is not None]
+    return bool(found) and all(
+        any(isinstance(one, ast.FunctionDef) and one.name == "validate_settings" for one in every)
+        for every in found
+    )
 
 
 def _imports(node: ast.AST) -> bool:

@@ -21,6 +21,7 @@ from ddoctor.launch import (
     host_names,
     installed_keys,
     kubernetes,
+    launch_variables,
     line_beginning,
     pins,
     recipes,
@@ -33,7 +34,6 @@ from ddoctor.launch.launchers import (
     MPIRUN,
     SLURM,
     TORCH_LAUNCH,
-    TORCHRUN,
     Launcher,
 )
 from ddoctor.launch.option_source import Parsed
@@ -337,8 +337,7 @@ def _of_launcher(
     if launcher is DEEPSPEED:
         with found.told_if_unreadable(command.words[0]):
             found.settings += deepspeed_hosts.read(settings, found.folder)
-    if launcher in (TORCHRUN, TORCH_LAUNCH):
-        found.settings += _of_variables(command.variables, launcher)
+    found.settings += launch_variables.read(command.variables, launcher)
     appended: dict[str, Setting] = {}
     if launcher is TORCH_LAUNCH and "use_env" not in given:
         added = f"added by {launcher.title}"
@@ -391,16 +390,6 @@ def _of_deepspeed_file(found: _Found) -> Iterator[Setting]:
     if named is not None and files.is_there(found.folder / named.value):
         found.files.append(named.value)
         yield from files.settings(found.folder / named.value, named.value, "deepspeed.")
-
-
-def _of_variables(variables: Sequence[Setting], launcher: Launcher) -> Iterator[Setting]:
-    """The options that torchrun takes from variables, as ``--nnodes`` from PET_NNODES.
-
-    Source: torch/distributed/argparse_util.py."""
-    for one in reversed(variables):
-        before, prefix, option = one.name.partition("PET_")
-        if prefix and not before and option.lower() in launcher.means:
-            yield msgspec.structs.replace(one, name=launcher.means[option.lower()])
 
 
 def _defaults(launcher: Launcher) -> Iterator[Setting]:

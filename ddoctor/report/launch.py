@@ -7,15 +7,15 @@ from math import prod
 
 from ddoctor.analysis import script_plan
 from ddoctor.analysis.describe import GIB
-from ddoctor.analysis.launch_plan import DECAY, EPOCHS, WARM_UP, LaunchPlan
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.meeting_place import meeting
-from ddoctor.analysis.named_models import named_models
 from ddoctor.analysis.trained_states import FSDP, SHARDED, trained_states
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import TrainingRun
+from ddoctor.report import launch_length
 from ddoctor.report.places import listed
 from ddoctor.report.wording import counted
 
@@ -47,12 +47,9 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
                 yield "same batch", f"a rank's micro-batch × accumulation: {', '.join(choices)}"
         if plan.rate is not None:
             yield "learning rate", f"{plan.rate.value} ({plan.rate.at})"
-        if told := _length(plan):
-            yield "length", told
         if told := _states(plan, script):
             yield "model", told
-        if told := _checkpoints(plan, script):
-            yield "checkpoints", told
+        yield from launch_length.rows(plan, script)
         if plan.variables:
             rows = [f"{one.name[4:]}={one.value}" for one in plan.variables]
             yield "environment", listed(rows[:MOST_VARIABLES])
@@ -63,21 +60,6 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
                 "not known here",
                 listed([f"{one.value} ({one.at})" for one in launch.unresolved][:MOST_VARIABLES]),
             )
-
-
-def _checkpoints(plan: LaunchPlan, script: Script | None) -> str:
-    """How many, and the size of the weights where the model's name says it."""
-    parts = []
-    if plan.checkpoints is not None:
-        parts.append(f"{plan.checkpoints:,} in all")
-    model = next(named_models(plan, script), None)
-    if model is not None:
-        # FSDP trains a copy of the weights in fp32, whatever the layers compute in.
-        whole = plan.strategy.startswith("FSDP") and plan.precision is not None
-        each = 4 if whole or not model.halves else 2
-        why = " (FSDP keeps the weights in fp32)" if whole and model.halves else ""
-        parts.append(f"{each * model.billions:,.0f} GB of weights each{why}")
-    return ", ".join(parts)
 
 
 def _states(plan: LaunchPlan, script: Script | None) -> str:
@@ -124,17 +106,26 @@ def _won(plan: LaunchPlan, *names: str) -> str:
     """Of values that differ between two places: which one counts."""
     told = []
     for name in names:
-        written = [one for one in plan.launch.all(name) if DEFAULT not in one.origin]
+        every = plan.launch.all(name)
+        written = [*every[:1], *(one for one in every[1:] if DEFAULT not in one.origin)]
         if name == "accumulation" and not plan.by_deepspeed:
-            written = []
+            own = plan.of_accelerator("gradient_accumulation_steps")
+            known = own is not None and own.number is not None
+            written = [one for one in (plan.accumulated, own) if one is not None and known]
         if name == "precision" and plan.of_accelerator("mixed_precision") is not None:
             written = [one for one in (plan.precision,) if one is not None] + written
         lost = [one for one in written[1:] if one.value != written[0].value]
         if lost:
-            than = listed([f"{one.value} of {one.at}" for one in lost])
-            first = written[0]
-            told.append(f"{name.replace('-', ' ')} {first.value} of {first.at}, not {than}")
+            than = listed([f"{one.value} of {_place(one)}" for one in lost])
+            first = f"{written[0].value} of {_place(written[0])}"
+            told.append(f"{name.replace('-', ' ')} {first}, not {than}")
     return "; ".join(told)
+
+
+def _place(setting: Setting) -> str:
+    """Where it is written, with the name of a variable."""
+    variable = setting.name.startswith("env.")
+    return f"{setting.name[4:]} ({setting.at})" if variable else setting.at
 
 
 def _strategy(plan: LaunchPlan, script: Script | None) -> tuple[str, str]:
@@ -197,26 +188,3 @@ def _batch(plan: LaunchPlan) -> str:
         each = f"{micro.value} a rank"
         why = f": split_batches ({plan.split.at}) divides the loader's {whole.value} ({whole.at})"
     return f"{each} × {models}{times} = {plan.batch:,} samples a step{why}"
-
-
-def _length(plan: LaunchPlan) -> str:
-    parts = []
-    epoch = plan.steps_per_epoch
-    if (all_steps := plan.steps) is not None:
-        parts.append(f"{all_steps.number or 0:,} optimizer steps ({all_steps.at})")
-        if epoch:
-            parts.append(f"{(all_steps.number or 0) / epoch:.1f} epochs")
-    elif (epochs := plan.get(*EPOCHS)) is not None:
-        parts.append(f"{epochs.value} epochs ({epochs.at})")
-    if epoch is not None:
-        samples = plan.launch.number("samples")
-        drops = f" and drops {dropped:,}" if (dropped := plan.dropped) else ""
-        parts.append(
-            f"an epoch of {samples:,} samples is {epoch:,} step{'s' * (epoch != 1)}{drops}"
-        )
-    warm_up, decay = plan.get(*WARM_UP), plan.get(*DECAY)
-    told = (("warm-up", warm_up), ("decay over", decay), ("saves every", plan.saves_every))
-    for words, found in told:
-        if found is not None and (found.number or 0) > 0:
-            parts.append(f"{words} {found.number or 0:,}")
-    return ", ".join(parts)

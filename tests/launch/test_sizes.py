@@ -364,9 +364,19 @@ def test_batches_of_accelerate(tmp_path: Path, options: str, size: int, cause: s
 @pytest.mark.parametrize(
     ("command", "config", "size", "told"),
     [
-        ("--save_steps 500 --max_steps 20000", FSDP, 7, "40 in all, 28 GB of weights each"),
+        (
+            "--save_steps 500 --max_steps 20000",
+            FSDP,
+            7,
+            "40 in all, 28 GB of weights each, 1,120 GB written in all",
+        ),
         ("--max_steps 20000", FSDP, 7, "28 GB of weights each"),
-        ("--save_steps 500 --max_steps 20000", TWO_GPUS, 7, "40 in all, 28 GB of weights each"),
+        (
+            "--save_steps 500 --max_steps 20000",
+            TWO_GPUS,
+            7,
+            "40 in all, 28 GB of weights each, 1,120 GB written in all",
+        ),
     ],
 )
 def test_the_checkpoints_of_a_run(
