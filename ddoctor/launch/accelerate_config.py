@@ -14,6 +14,7 @@ from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.evidence.source_text import nodes
 from ddoctor.launch import files
 from ddoctor.launch.launchers import ACCELERATE, installed_source
+from ddoctor.launch.nearest import almost
 
 # accelerate/commands/config/config_args.py: names of the default file, in this order.
 DEFAULTS = ("default_config.yaml", "default_config.json")
@@ -41,6 +42,7 @@ STRATEGIES = {
     "XLA": "tpu",
 }
 NEAR = 0.8
+OF = "accelerate's config file"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,14 +99,29 @@ def _unknown(settings: list[Setting]) -> Iterator[Unknown]:
     if not known:
         return
     for one in settings:
-        key = one.name.partition(".")[0]
+        key, _, inner = one.name.partition(".")
         if key not in known:
             nearest = difflib.get_close_matches(key, known, 1, NEAR)
             yield Unknown(
                 setting=Setting(name=key, value=one.value, file=one.file, line=one.line),
-                of="accelerate's config file",
+                of=OF,
                 nearest=next(iter(nearest), ""),
             )
+        elif near := _meant(key, inner):
+            yield Unknown(setting=one, of=OF, nearest=near, ignored=True)
+
+
+def _meant(section: str, key: str) -> str:
+    """The option that a key of a section almost names; empty: it names one, or none.
+
+    Each key sets an option of `accelerate launch` (commands/launch.py, _validate_launch_command),
+    in some sections without the beginning of its name.
+    """
+    known = ACCELERATE.options.by_name
+    whole = f"{section.removesuffix('config')}{key}"
+    if not section.endswith("_config") or not key or "." in key or {key, whole} & known.keys():
+        return ""
+    return almost(key, known) or almost(whole, known)
 
 
 @cache

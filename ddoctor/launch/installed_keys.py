@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import re
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
@@ -19,14 +22,23 @@ from ddoctor.launch import (
     trainer_keys,
 )
 from ddoctor.launch.option_source import plain
+from ddoctor.launch.programs import PYTHON
 
 OF_LEROBOT = ("lerobot-train", "lerobot.scripts.lerobot_train", "lerobot.scripts.train")
+OF_PYTHON = ("torchrun", "accelerate", "deepspeed", "trl", "lerobot-train")
+ACTIVATES = re.compile(
+    r"(?:^|[;&])\s*(?:(?:source|conda|mamba|micromamba)\s+activate\s+(?P<name>\S+)"
+    r"|(?:source|\.)\s+(?P<path>\S+)/bin/activate\b)",
+    re.MULTILINE,
+)
 LIBRARIES = ("transformers", "trl", "deepspeed", "lerobot")
 
 
 def judged(launch: Launch, script: Path | None, folder: Path) -> Launch:
     """The launch with them; unchanged where it may run with another version than the installed."""
-    if launch.get("elsewhere") is not None or any(_is_other(launch, one) for one in LIBRARIES):
+    elsewhere = launch.get("elsewhere", "srun.container_image") is not None
+    pinned = any(_is_other(launch, one) for one in LIBRARIES)
+    if elsewhere or pinned or _has_other_python(launch, folder):
         return launch
     return msgspec.structs.replace(
         launch, unknown=(*launch.unknown, *_unknown(launch, script, folder))
@@ -39,6 +51,20 @@ def _is_other(launch: Launch, package: str) -> bool:
     with suppress(PackageNotFoundError):
         here = version(package)
     return pin is not None and pin.value != here
+
+
+def _has_other_python(launch: Launch, folder: Path) -> bool:
+    """Whether the command or its script names a Python, or an environment, that is not this one."""
+    here = Path(sys.prefix)
+    paths = (Path(one) for one in launch.command if os.path.isabs(one))
+    named = [one for one in paths if one.name in OF_PYTHON or PYTHON.fullmatch(one.name)]
+    by_uv = launch.command[:1] == ("uv",) and here != folder / ".venv"
+    text = ""
+    with suppress(DoctorError):
+        text = files.text(folder / launch.file, launch.file) if launch.file else ""
+    activated = (PurePath(one["name"] or one["path"]).name for one in ACTIVATES.finditer(text))
+    others = any(one.parent != here / "bin" for one in named)
+    return by_uv or others or any(one != here.name for one in activated)
 
 
 def _unknown(launch: Launch, script: Path | None, folder: Path) -> Iterator[Unknown]:

@@ -13,7 +13,10 @@ from functools import cached_property, lru_cache
 
 from ddoctor.evidence.source_text import MOST_TREES, nodes
 
-FLAGS = ("store_true", "store_false", "store_const", "count", "help", "version", "check_env")
+FLAGS = (
+    *("store_true", "store_false", "store_const", "BooleanOptionalAction"),
+    *("count", "help", "version", "check_env"),
+)
 """Actions without a value; the last is torchrun's own."""
 MANY = ("*", "+", "?")
 
@@ -146,6 +149,8 @@ def _option(node: ast.AST) -> Option | None:
         return None
     keywords = {word.arg: word.value for word in node.keywords if word.arg}
     action, number = named(keywords.get("action")), keywords.get("nargs")
+    if action == "BooleanOptionalAction":
+        names += tuple(f"--no-{name[2:]}" for name in names if name.startswith("--"))
     flag = action in FLAGS or named(keywords.get("is_flag")) == "True"
     takes: int | None = 0 if flag else 1
     if isinstance(number, ast.Constant):

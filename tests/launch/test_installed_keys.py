@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from ddoctor.launch.nearest import almost, nearest
 from ddoctor.models import Severity
-from tests.launch.files import TWO_GPUS, told
+from tests.launch.files import FSDP, TWO_GPUS, told
 from tests.launch.installed import DEEPSPEED, LEROBOT, TRL, install
 
 MODEL = "from dataclasses import dataclass\n@dataclass\nclass Model:\n    name: str = ''\n"
@@ -102,9 +103,31 @@ def test_parsers_that_may_take_more(tmp_path: Path, source: str) -> None:
     assert hf(tmp_path, "--epochs 3", source) == []
 
 
+@pytest.mark.parametrize(
+    ("before", "other"),
+    [
+        ("source /opt/env/bin/activate", True),
+        ("cd /data && conda activate $ENV", True),
+        ("module purge; export A=1", False),
+        (f"source {sys.prefix}/bin/activate", False),
+        ("srun --container-image=img", True),
+    ],
+)
+def test_an_environment_that_a_script_activates(tmp_path: Path, before: str, other: bool) -> None:
+    on_line = before.startswith("srun")
+    line = "torchrun --nproc-per-node 2 train.py --epochs 3\n"
+    script = f"{before} {line}" if on_line else f"{before}\n{line}"
+    found = said(tmp_path, "bash run.sh", train_py=LINE, run_sh=script)
+    assert bool(found) is not other
+
+
 def test_another_version_than_the_installed(tmp_path: Path) -> None:
-    assert hf(tmp_path, "--epochs 3", requirements_txt="transformers==3.0.0\n") == []
     assert said(tmp_path, "ssh worker torchrun train.py --epochs 3", train_py=LINE) == []
+    assert said(tmp_path, "/opt/conda/bin/torchrun train.py --epochs 3", train_py=LINE) == []
+    assert said(tmp_path, "uv run torchrun train.py --epochs 3", train_py=LINE) == []
+    own = Path(sys.prefix, "bin", "torchrun")
+    assert len(said(tmp_path, f"{own} train.py --epochs 3", train_py=LINE)) == 1
+    assert hf(tmp_path, "--epochs 3", requirements_txt="transformers==3.0.0\n") == []
 
 
 @pytest.mark.parametrize(
@@ -250,6 +273,25 @@ def test_keys_that_accelerate_gives_deepspeed(
     command = "accelerate launch --config_file two.yaml t.py"
     (found,) = said(tmp_path, command, two_yaml=two + file, ds_json=wrong)
     assert "zero_optimization.stages (ds.json:1): did you mean stage?" in found
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("fsdp_use_orig_parms", "fsdp_use_orig_params"),
+        ("use_orig_parms", "fsdp_use_orig_params"),
+        ("use_orig_params", ""),
+        ("our_own_notes", ""),
+    ],
+)
+def test_a_section_of_accelerate(tmp_path: Path, written: str, meant: str) -> None:
+    config = FSDP.replace("fsdp_use_orig_params", written)
+    found = said(tmp_path, "accelerate launch --config_file fsdp.yaml t.py", fsdp_yaml=config)
+    because = (
+        f"accelerate's config file knows no fsdp_config.{written} (fsdp.yaml:8), and ignores it: "
+        f"did you mean {meant}?"
+    )
+    assert found == ([because] if meant else [])
 
 
 SFT = "dataset_name: a\nnum_train_epochs: 2\nenv:\n  A: 1\n"

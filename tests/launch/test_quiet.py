@@ -100,6 +100,14 @@ SOUND = [
         {"other_py": f"{SCRIPT}\n    from lib import more\n    more.add_options(parser)\n"},
     ),
     ("python train.py --verb", {}),
+    (
+        "python other.py --no-compile --lr 1",
+        {
+            "other_py": SCRIPT.replace('"store_true"', "argparse.BooleanOptionalAction").replace(
+                "--verbose", "--compile"
+            )
+        },
+    ),
     ("python serve.py --tensor-parallel-size 8", {}),
     (
         "torchrun --nproc-per-node=8 pretrain.py --tensor-model-parallel-size 2 "
