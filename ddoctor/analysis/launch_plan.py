@@ -99,8 +99,8 @@ SAVE = (
     "arg.save_every",
     "arg.save_interval",
 )
-SAVE_THE_LAST = ("TrainingArguments", "lerobot-train", "trl", "llamafactory-cli")
-"""Classes and programs whose training saves its last step, too."""
+SAVE_THE_LAST = ("lerobot-train", "trl", "llamafactory-cli")
+"""Programs whose training saves its last step, too."""
 DECAY = (
     "arg.scheduler_decay_steps",
     "arg.policy.scheduler_decay_steps",
@@ -362,7 +362,8 @@ class LaunchPlan(Derived):
 
         Source: transformers/trainer_callback.py, DefaultFlowCallback; lerobot_train.py, train.
         """
-        if self.launch.script.rpartition("/")[2] in SAVE_THE_LAST:
+        by_program = self.launch.script.rpartition("/")[2] in SAVE_THE_LAST
+        if by_program or self.launch.get("trainer") is not None:
             return True
         classes = tuple(f"the default of {name}" for name in SAVE_THE_LAST)
         return any(one.origin in classes for one in self.launch.settings)

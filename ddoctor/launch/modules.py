@@ -102,6 +102,17 @@ def _imported(name: str, level: int, of: Module) -> Module | None:
     return next(filter(None, found), None)
 
 
+def chain(name: str, of: Module) -> list[tuple[ast.ClassDef, Module]]:
+    """A class, its first base, and so on, as far as they are found."""
+    found: list[tuple[ast.ClassDef, Module]] = []
+    next_one = defined(name, of)
+    while next_one is not None and len(found) < MOST_STEPS:
+        found.append(next_one)
+        node, own = next_one
+        next_one = defined(ast.unparse(node.bases[0]), own) if node.bases else None
+    return found
+
+
 def fields(name: str, of: Module, steps: int = MOST_STEPS) -> Mapping[str, Field] | None:
     """The fields of a class with those of its bases; None: a part of them cannot be read."""
     found = defined(name, of)

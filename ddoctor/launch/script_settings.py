@@ -28,6 +28,7 @@ from ddoctor.launch import (
     openmmlab_config,
     optimizer_calls,
     ray_calls,
+    trainer_defaults,
 )
 from ddoctor.launch.launchers import installed_source
 from ddoctor.launch.option_source import named, options_of, plain
@@ -54,26 +55,13 @@ class Arguments:
     package: str
     source: str
     """Its file, within the package."""
-    imported: str = ""
-    """What a script imports to train with it; empty: it is of a program of the library."""
-    programs: tuple[str, ...] = ()
+    programs: tuple[str, ...]
     """The library's own scripts and modules."""
     fields: tuple[str, ...]
     """Those whose defaults count."""
 
 
 CLASSES = (
-    Arguments(
-        name="TrainingArguments",
-        package="transformers",
-        source="training_args.py",
-        imported="TrainingArguments",
-        fields=(
-            *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
-            *("num_train_epochs", "max_steps", "warmup_steps", "optim", "save_steps"),
-            *("lr_scheduler_type", "dataloader_num_workers", "logging_steps"),
-        ),
-    ),
     Arguments(
         name="lerobot-train",
         package="lerobot",
@@ -136,10 +124,13 @@ def read(
             told.settings += ray_calls.started(tree, name)
             told.settings += _said(path, tree, name)
             told.settings += dataset_length.written(tree, name)
+            found = [modules.Module(tree, path, (folder, path.parent))]
             for other, where in _imported(tree, path, folder, is_module=is_module):
+                found.append(modules.Module(other, path.parent / where, (folder, path.parent)))
                 told.settings += _written(other, where)
                 told.settings += accelerator_calls.written(other, where)
                 told.settings += _said(path.parent / where, other, where)
+            told.settings += trainer_defaults.read(found)
             options = {word: one for word, one in by_word if word.startswith("-")}
             told.unknown += known_arguments.refused(tree, {**options, **appended}, name)
             if (composed := hydra_config.read(tree, path, by_word, folder)) is not None:
@@ -150,6 +141,7 @@ def read(
     for library in CLASSES:
         if PurePath(script.text).name in library.programs:
             told.settings += _defaults(library)
+    told.settings += trainer_defaults.of_program(script.text, [one.text for one in arguments])
     told.settings += lerobot_dataset.samples(told.settings, folder)
     for file in dict.fromkeys(told.files):
         with suppress(DoctorError):
@@ -283,15 +275,6 @@ def _written(tree: ast.Module, name: str) -> Iterator[Setting]:
             yield Setting(
                 name=f"arg.{option.key}", value=option.default, file=name, line=option.line
             )
-    imported = {
-        alias.name.rpartition(".")[2]
-        for node in nodes(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-    }
-    for one in CLASSES:
-        if one.imported in imported:
-            yield from _defaults(one)
 
 
 def _said(path: Path, tree: ast.Module, name: str) -> Iterator[Setting]:

@@ -69,6 +69,7 @@ TRL = {
         from transformers import TrainingArguments
         @dataclass
         class SFTConfig(TrainingArguments):
+            learning_rate: float = field(default=2e-5)
             max_length: int = field(default=1024)
             packing: bool = field(default=False)
     """,

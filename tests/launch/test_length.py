@@ -9,6 +9,7 @@ import pytest
 
 from ddoctor.models import Severity
 from tests.launch.files import TWO_GPUS
+from tests.launch.installed import TRL, install
 from tests.launch.reviewed import reviewed
 from tests.launch.test_what_starts import head
 
@@ -135,6 +136,43 @@ def test_the_warm_up_of_a_loop_of_its_own(tmp_path: Path) -> None:
 )
 def test_the_checkpoints_of_the_trainer(tmp_path: Path, line: str, told: str) -> None:
     assert head(tmp_path, f"{TWO} {line}", TRAINER)["checkpoints"].startswith(told)
+
+
+DERIVED = """
+    from dataclasses import dataclass
+    from transformers import TrainingArguments
+    @dataclass
+    class Ours(TrainingArguments):
+        per_device_train_batch_size: int = 4
+        lr_scheduler_type: str = "cosine"
+"""
+
+
+def test_the_defaults_of_a_class_of_the_script(tmp_path: Path) -> None:
+    found = head(tmp_path, f"{TWO} --max_steps 10 --save_steps 4", DERIVED)
+    assert found["batch"] == "4 a rank (the default of Ours) × 2 ranks = 8 samples a step"
+    assert found["schedule"] == "cosine over 10 steps (the default of Ours)"
+    assert found["learning rate"] == "5e-05 (the default of Ours)"
+    assert found["checkpoints"] == "3 in all"
+    # Of two classes, only what both say is known.
+    other = DERIVED.partition("@dataclass")[2].replace("Ours", "Other").replace("cosine", "linear")
+    found = head(tmp_path, f"{TWO} --max_steps 10", f"{DERIVED}\n    @dataclass{other}")
+    assert found["batch"].startswith("4 a rank")
+    assert "schedule" not in found
+    # This is a class of another kind.
+    found = head(tmp_path, TWO, DERIVED.replace("(TrainingArguments)", ""))
+    assert "batch" not in found or "Ours" not in found["batch"]
+
+
+def test_the_defaults_of_trl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path, monkeypatch, TRL)
+    source = "from trl import SFTConfig\nSFTConfig(max_steps=100, warmup_steps=10)\n"
+    for command, text in ((TWO, source), ("trl sft --max_steps 100 --warmup_steps 10", "")):
+        found = head(tmp_path, command, text)
+        assert found["learning rate"] == "2e-05 (the default of SFTConfig)"
+        assert found["schedule"] == (
+            "linear over 100 steps (the default of SFTConfig), warm-up 10 steps (10 %)"
+        )
 
 
 ZERO = {
