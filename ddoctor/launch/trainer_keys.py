@@ -74,7 +74,7 @@ def _given(launch: Launch, folder: Path, name: str) -> Iterator[Setting]:
                 if not key.around:
                     yield key.setting(one.value)
     elif one is not None and one.value.startswith("{"):
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             for text in json.loads(one.value):
                 yield with_fields(one, name=text, value="")
     prefix = f"arg.{name}."
