@@ -76,8 +76,7 @@ def trained_states(plan: LaunchPlan, script: Script | None) -> Iterator[TrainedS
     for model in named_models(plan, script):
         weights, gradients, states = (2, 2, 4) if model.halves else (4, 4, 8)
         mixed = plan.precision is not None and plan.precision.value in ("bf16", "fp16")
-        halves = (plan.launch.on(f"deepspeed.{name}.enabled") for name in ("bf16", "fp16"))
-        if plan.by_deepspeed and (mixed or any(halves)):
+        if mixed and plan.by_deepspeed:
             # deepspeed/runtime/bf16_optimizer.py: weights in fp32 are among the states.
             weights, gradients, states = 2, 2, 12
         elif mixed and plan.strategy.startswith("FSDP"):
