@@ -205,7 +205,8 @@ def _fewer_than_granted(plan: LaunchPlan) -> Iterator[Finding]:
     told_by = "num_processes" if told.name == "ranks" else "--nproc-per-node"
     yield Finding(
         severity=Severity.WARNING,
-        confidence=Confidence.LIKELY,
+        # Somebody may want more memory for each rank: it explains no failure.
+        confidence=Confidence.POSSIBLE,
         because=f"the job has {granted.number} GPUs on each of {hosts} hosts ({granted.at}), "
         f"{whole} in all, and {told_by} is {told.value} ({told.at}): with {each} ranks on each "
         f"host, {whole - each * hosts} GPUs stay idle",

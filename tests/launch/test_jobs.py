@@ -91,6 +91,18 @@ def test_ranks_for_a_part_of_the_gpus(tmp_path: Path, each: int, before: str, wr
     assert all(one.severity is Severity.WARNING for one in found)
 
 
+def test_idle_gpus_explain_no_failure(tmp_path: Path) -> None:
+    job = """
+        #!/bin/bash
+        #SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=8
+        srun torchrun --nnodes=2 --nproc-per-node=4 --rdzv-backend=c10d \\
+            --rdzv-endpoint=localhost:29500 --rdzv-id=1 train.py
+    """
+    found = told(tmp_path, "sbatch job.sbatch", job_sbatch=job)
+    assert [one.cause for one in found[:2]] == ["launch-config-invalid", "world-size-mismatch"]
+    assert [one.severity for one in found[:2]] == [Severity.ERROR, Severity.WARNING]
+
+
 @pytest.mark.parametrize(
     ("machines", "processes", "wrong"),
     [(3, 6, True), (3, 4, True), (2, 8, True), (3, 12, False), (3, 9, False)],
