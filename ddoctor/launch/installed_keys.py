@@ -35,11 +35,16 @@ LIBRARIES = ("transformers", "trl", "deepspeed", "lerobot")
 
 
 def judged(launch: Launch, script: Path | None, folder: Path) -> Launch:
-    """The launch with them; unchanged where it may run with another version than the installed."""
+    """The launch with them.
+
+    Where it may run with another version than the installed, only what looks misspelt stays, and
+    what the script's own parser refuses.
+    """
     elsewhere = launch.get("elsewhere", "srun.container_image") is not None
     pinned = any(_is_other(launch, one) for one in LIBRARIES)
     if elsewhere or pinned or _has_other_python(launch, folder):
-        return launch
+        sure = (one for one in launch.unknown if one.nearest or one.of == launch.script)
+        return msgspec.structs.replace(launch, unknown=tuple(sure))
     return msgspec.structs.replace(
         launch, unknown=(*launch.unknown, *_unknown(launch, script, folder))
     )

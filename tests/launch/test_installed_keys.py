@@ -368,3 +368,19 @@ def test_the_nearest_name() -> None:
     assert nearest("--lr", names) == ""
     assert almost("comment", ("comet",)) == ""
     assert almost("params", ("param",)) == "param"
+
+
+@pytest.mark.parametrize(
+    ("option", "before", "told_of"),
+    [
+        ("--brand_new_option 3", "source /opt/env/bin/activate", False),
+        ("--brand_new_option 3", "cd /data", True),
+        ("--num_proceses 3", "source /opt/env/bin/activate", True),
+    ],
+)
+def test_options_of_the_launcher_there(
+    tmp_path: Path, option: str, before: str, told_of: bool
+) -> None:
+    script = f"{before}\naccelerate launch {option} --num_machines 1 train.py\n"
+    found = told(tmp_path, "bash run.sh", run_sh=script)
+    assert any("accelerate launch knows no" in one.because for one in found) is told_of
