@@ -21,9 +21,6 @@ from ddoctor.models import Crashed, Finding
 CHECKS = "ddoctor.checks"
 """The package of the checks, and the group of entry points for checks of other packages."""
 
-FAILURES = ("dead-rank", "first-failure-masked", "script-error")
-"""How a run ends that prints the message of a cause."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
@@ -60,6 +57,8 @@ class Check:
     ways: tuple[Way, ...]
     explained_by: tuple[str, ...] = ()
     """Causes of this one whose checks do not name it in EXPLAINS."""
+    ends_runs: bool = False
+    """Whether a message of an error tells it: then its errors explain how the run ended."""
     of_machine: bool = False
     """Whether no setting fixes it: the host must be repaired, restarted or excluded."""
     package: str = ""
@@ -107,17 +106,16 @@ def read(module: ModuleType, name: str = "", package: str = "") -> Check:
         (f" ({function.__name__.replace('_', ' ')})" if len(functions) > 1 else "", function)
         for function in functions
     ]
-    explains = tuple(getattr(module, "EXPLAINS", ()))
-    if messages := knowledge.load(Messages).of(name):
+    messages = knowledge.load(Messages).of(name)
+    if messages:
         named.append((" (message)", log_messages.of_cause(name)))
-        if any(one.severity == "error" for one in messages):
-            explains = tuple(dict.fromkeys((*explains, *FAILURES)))
     return Check(
         name=name,
         title=title,
         package=package,
         explanation=explanation,
-        explains=tuple(one for one in explains if one != name),
+        explains=tuple(getattr(module, "EXPLAINS", ())),
+        ends_runs=any(one.severity == "error" for one in messages),
         explained_by=tuple(getattr(module, "EXPLAINED_BY", ())),
         of_machine=getattr(module, "OF_MACHINE", False),
         ways=tuple(
@@ -162,6 +160,11 @@ def explains(checks: Sequence[Check]) -> Mapping[str, Collection[str]]:
         for cause in check.explained_by:
             found.setdefault(cause, set()).add(check.name)
     return found
+
+
+def ends_runs(checks: Sequence[Check]) -> Collection[str]:
+    """Return the causes whose errors explain how a run ended."""
+    return {check.name for check in checks if check.ends_runs}
 
 
 def _cause(offer: discovery.Offer) -> str:

@@ -90,7 +90,9 @@ def examine(evidence: Evidence, command: Command) -> Report:
     }
     # What this machine shows says nothing of the hosts that a launch names; a run of it does.
     read = _of_source(checks) if evidence.all(TrainingRun) else set()
-    ordered = order(confirmed(results, read), check_catalog.explains(checks))
+    ordered = order(
+        confirmed(results, read), check_catalog.explains(checks), check_catalog.ends_runs(checks)
+    )
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
     runs = evidence.all(ProbeRuns)
     serious = any(finding.severity > Severity.NOTE for finding in findings)

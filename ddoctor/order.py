@@ -8,13 +8,19 @@ from operator import itemgetter
 
 from ddoctor.models import Confidence, Finding, Result, Severity, Where
 
+FAILURES = ("dead-rank", "first-failure-masked", "script-error")
+"""How a run ends, whatever ends it."""
+
 
 def order(
-    results: Iterable[Result], explains: Mapping[str, Collection[str]]
+    results: Iterable[Result],
+    explains: Mapping[str, Collection[str]],
+    ends_runs: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """The findings in the order to fix them, each consequence folded into its root cause.
 
-    ``explains`` maps each cause to the causes that follow from it.
+    ``explains`` maps each cause to the causes that follow from it. An error of one of
+    ``ends_runs`` also explains how the run ended.
 
     A finding explains another if its check says so, both may be in the same place, and its
     confidence is above possible. A root is as severe as its worst consequence. Of two that are as
@@ -31,15 +37,23 @@ def order(
 
     causes = dict.fromkeys(finding.cause for finding in findings)
     explained_by = {
-        cause: [one for one in causes if cause in explains.get(one, ())] for cause in causes
+        cause: [
+            one
+            for one in causes
+            if cause in explains.get(one, ())
+            or (cause in FAILURES and one in ends_runs and one != cause)
+        ]
+        for cause in causes
     }
+
+    def may_explain(one: Finding, finding: Finding) -> bool:
+        # What only slows a run down ends none.
+        named = finding.cause in explains.get(one.cause, ()) or one.severity is Severity.ERROR
+        return named and one.confidence > Confidence.POSSIBLE and one.where.meets(finding.where)
+
     for number, finding in enumerate(findings):
         for other in places.near(finding.where, explained_by[finding.cause]):
-            if (
-                findings[other].confidence > Confidence.POSSIBLE
-                and findings[other].where.meets(finding.where)
-                and root(other) != number
-            ):
+            if may_explain(findings[other], finding) and root(other) != number:
                 parents[number] = other
                 break
     families: dict[int, list[Finding]] = {}

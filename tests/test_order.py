@@ -49,6 +49,19 @@ def test_severity_comes_first_then_share_then_confidence() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("severity", "explained"), [(Severity.ERROR, True), (Severity.WARNING, False)]
+)
+def test_what_slows_a_run_down_ends_none(severity: Severity, explained: bool) -> None:
+    """Of a cause of which messages of errors are known."""
+    findings = (a_finding("a", severity), a_finding("dead-rank", Severity.ERROR))
+    told = order([Result(check="a", findings=findings)], {}, {"a"})
+    assert [one.cause for one in told] == (["a"] if explained else ["dead-rank", "a"])
+    assert order([Result(check="a", findings=findings)], {"a": ("dead-rank",)}, {"a"})[0].cause == (
+        "a"
+    )
+
+
 def test_of_equals_what_may_explain_the_other_comes_first() -> None:
     findings = [a_finding(one, confidence=Confidence.POSSIBLE) for one in ("a", "b", "c")]
     assert ordered(findings, b=("a",)) == [("b", ()), ("c", ()), ("a", ())]
