@@ -19,6 +19,7 @@ from typing import get_type_hints
 
 import msgspec
 
+from ddoctor.collect import programs
 from ddoctor.evidence.section import Absence, Absent, Section
 
 Collector = Callable[[], Section]
@@ -47,14 +48,20 @@ def collect(
     host = socket.gethostname()
     deadline = time.monotonic() + limit
     every = collectors() if chosen is None else chosen
-    for task in [_Task(collector, limit) for collector in every]:
-        waiting_for(task.label)
-        if task.is_alive():
-            task.join(max(0.0, deadline - time.monotonic()))
-        outcome = task.outcome
-        if isinstance(outcome, Section):
-            outcome = msgspec.structs.replace(outcome, host=host)
-        yield outcome
+    tasks = [_Task(collector, limit) for collector in every]
+    try:
+        for task in tasks:
+            task.begin()
+        for task in tasks:
+            waiting_for(task.label)
+            if task.is_alive():
+                task.join(max(0.0, deadline - time.monotonic()))
+            outcome = task.outcome
+            if isinstance(outcome, Section):
+                outcome = msgspec.structs.replace(outcome, host=host)
+            yield outcome
+    finally:
+        programs.end(tasks)
 
 
 def with_absent(outcomes: Iterable[Section | Absence], host: str = "") -> list[Section]:
@@ -77,6 +84,9 @@ class _Task(Thread):
             crashed=True,
         )
         super().__init__(name=f"collect {self.label}", daemon=True)
+
+    def begin(self) -> None:
+        """Run it beside the others."""
         try:
             self.start()
         except RuntimeError:  # the user may start no more threads

@@ -12,7 +12,7 @@ from math import inf
 from pathlib import Path
 
 from ddoctor.analysis.kernel_messages import KernelLine, log_of
-from ddoctor.collect import CannotSee
+from ddoctor.collect import CannotSee, programs
 from ddoctor.evidence.gpus import KernelLog
 
 RECORD_BYTES = 16 * 1024
@@ -58,9 +58,7 @@ def _journal(why: str) -> Iterator[KernelLine]:
     """The kernel's part of the journal: members of adm and systemd-journal may read it."""
     command = ["journalctl", "--dmesg", "--quiet", "--no-pager", "--output=short-monotonic"]
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", timeout=JOURNAL_LIMIT_SECONDS
-        )
+        done = programs.run(command, seconds=JOURNAL_LIMIT_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotSee(f"{why}; journalctl: {type(error).__name__}; root can read it") from None
     if not done.stdout.strip():

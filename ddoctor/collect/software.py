@@ -17,6 +17,7 @@ from pathlib import Path
 import msgspec
 
 from ddoctor import knowledge
+from ddoctor.collect import programs
 from ddoctor.evidence.known_software import Combinations
 from ddoctor.evidence.section import Unseen
 from ddoctor.evidence.software import NcclLibrary, Package, Software, Torch
@@ -47,13 +48,10 @@ def _torch(limit: float) -> tuple[Torch | None, str]:
     environment = os.environ | {"PYTHONSAFEPATH": "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1"}
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     try:
-        child = subprocess.run(
+        child = programs.run(
             [sys.executable, "-m", "ddoctor.collect.torch_build"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=environment,
-            timeout=limit,
+            seconds=limit,
+            environment=environment,
         )
     except subprocess.TimeoutExpired:
         return None, f"importing torch took longer than {limit:.0f} s"
@@ -85,13 +83,10 @@ def _nccl_paths(torch: Torch | None) -> Iterator[tuple[str, Path]]:
 def _linker_cache() -> tuple[list[Path], tuple[Unseen, ...]]:
     search = f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin"
     try:
-        listed = subprocess.run(
+        listed = programs.run(
             ["ldconfig", "-p"],
-            capture_output=True,
-            text=True,
-            errors="replace",
-            env=os.environ | {"PATH": search},
-            timeout=LDCONFIG_SECONDS,
+            seconds=LDCONFIG_SECONDS,
+            environment=os.environ | {"PATH": search},
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         return [], (Unseen(what="the dynamic linker's cache", why=str(error)),)

@@ -7,8 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from threading import Thread, current_thread
+
+import psutil
+import pytest
 
 from ddoctor import collect
+from ddoctor.collect import programs
 from ddoctor.evidence.host import Clock, Memory, SharedMemory
 from ddoctor.evidence.section import Absence, Section
 
@@ -50,6 +55,44 @@ def test_one_that_hangs_does_not_hold_up_the_others() -> None:
     assert absent.crashed
     assert "no answer" in absent.why
     assert isinstance(seen, Memory)
+
+
+def waiting() -> Clock:
+    programs.run(["sleep", "600"], seconds=600.0)
+    raise AssertionError
+
+
+def sleepers() -> list[psutil.Process]:
+    return [one for one in psutil.Process().children() if one.name() == "sleep"]
+
+
+def test_what_a_collector_runs_does_not_outlive_the_collecting() -> None:
+    def interrupt(label: str) -> None:
+        while not sleepers():
+            time.sleep(0.01)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(collect.collect(interrupt, (waiting,)))
+    assert sleepers() == []
+    outcomes(waiting, limit=0.5)
+    assert sleepers() == []
+
+
+def test_what_has_not_begun_starts_nothing_after_the_end() -> None:
+    refused = []
+
+    def late() -> None:
+        programs.end([current_thread()])
+        try:
+            programs.run(["sleep", "600"], seconds=600.0)
+        except OSError as error:
+            refused.append(str(error))
+
+    thread = Thread(target=late)
+    thread.start()
+    thread.join()
+    assert refused == ["interrupted"]
 
 
 def test_this_machine_is_seen_without_a_crash() -> None:
