@@ -86,7 +86,7 @@ class _Task(Thread):
         super().__init__(name=f"collect {self.label}", daemon=True)
 
     def begin(self) -> None:
-        """Run it beside the others."""
+        """Run it next to the others."""
         try:
             self.start()
         except RuntimeError:  # the user may start no more threads
