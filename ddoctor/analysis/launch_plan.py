@@ -40,6 +40,12 @@ ACCUMULATION = (
     *("accumulation", "arg.gradient_accumulation_steps", "arg.accumulate_grad_batches"),
     *("deepspeed.gradient_accumulation_steps", "arg.grad_accum_steps", "arg.accumulation_steps"),
 )
+OWN_ACCUMULATION = re.compile(
+    r"(?:num_|n_)?(?:grad(?:ient)?s?_)?accum(?:ulat\w{1,8})?(?:_\w{1,20})?"
+    r"|grad(?:ient)?s?_acc(?:_\w{1,20})?",
+    re.IGNORECASE,
+)
+"""What scripts call it in their own configurations."""
 ACCUMULATES = "env.ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
 MEGATRON = "accelerate.megatron_lm_config.megatron_lm_"
 MICRO_BATCHES = ("accelerate.megatron_lm_num_micro_batches", f"{MEGATRON}num_micro_batches")
@@ -317,7 +323,22 @@ class LaunchPlan(Derived):
             if counts and (variable := self.launch.get(ACCUMULATES)) and variable.number:
                 # accelerate/accelerator.py: it beats the argument.
                 found = variable
+            found = found or self._own_accumulation
         return found or deepspeed_batch.accumulation(self.launch, self.ranks)
+
+    @property
+    def _own_accumulation(self) -> Setting | None:
+        """An argument that is named like it; None: there is none, or several differ."""
+        found = {
+            one.name: one
+            for one in reversed(self.launch.settings)
+            if one.name.startswith("arg.")
+            and OWN_ACCUMULATION.fullmatch(one.name.rpartition(".")[2])
+            and not OF_EVALUATION.intersection(one.name.split("."))
+            and one.number
+        }
+        values = {one.value for one in found.values()}
+        return next(iter(found.values())) if len(values) == 1 else None
 
     @property
     def by_deepspeed(self) -> bool:

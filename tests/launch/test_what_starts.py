@@ -306,3 +306,25 @@ def test_precision_of_the_trainer(tmp_path: Path, uses: str, line: str, told: st
 def test_ray_without_its_trainer(tmp_path: Path) -> None:
     source = "import ray\nfrom ours import ScalingConfig\nScalingConfig(num_workers=4)\n"
     assert head(tmp_path, "python train.py", source)["starts"] == "one process, by python"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("grad_accum", "4", "× 4 micro-batches = 64"),
+        ("accum_iter", "4", "× 4 micro-batches = 64"),
+        ("gradient_accumulation", "4", "× 4 micro-batches = 64"),
+        ("accumulate", "true", "× 2 ranks = 16"),
+        ("accuracy_steps", "4", "× 2 ranks = 16"),
+    ],
+)
+def test_names_of_the_accumulation(tmp_path: Path, name: str, value: str, told: str) -> None:
+    source = """
+        import argparse
+        p = argparse.ArgumentParser()
+        p.add_argument("--config")
+        args = p.parse_args()
+    """
+    config = f"train:\n  batch_size: 8\n  {name}: {value}\n"
+    command = "torchrun --standalone --nproc-per-node 2 train.py --config own.yaml"
+    assert told in head(tmp_path, command, source, own_yaml=config)["batch"]
