@@ -33,7 +33,10 @@ from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-GLOBAL_RANK = {"torch.distributed.get_rank", "os.environ[RANK]", "os.environ[SLURM_PROCID]"}
+GLOBAL_RANK = {
+    "torch.distributed.get_rank",
+    *(f"os.environ[{name}]" for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")),
+}
 EXPLAINS = ("dead-rank", "uneven-gpu-memory", "first-failure-masked", "script-error")
 
 
@@ -103,19 +106,19 @@ def where_it_failed(run: TrainingRun) -> Iterator[Finding]:
         )
 
 
-def by_the_global_rank(script: Script) -> Iterator[Finding]:
+def by_the_global_rank(script: Script, launch: Launch | None) -> Iterator[Finding]:
     """The source takes the number of the process among all hosts for a GPU of its host."""
+    hosts = launch.hosts or 1 if launch is not None else 1
+    outcome = f"the second of its {hosts} hosts" if hosts > 1 else "the second host of a run"
     for one in script.of("torch.cuda.set_device", "torch.device", ".to", ".cuda"):
         made = set(one.origins.get("0", ())) | set(one.origins.get("1", ()))
         made |= set(one.origins.get("device", ()))
         if made - {"'cuda'"} and made <= GLOBAL_RANK | {"'cuda'"}:
             yield Finding(
-                severity=Severity.NOTE,
+                severity=Severity.ERROR if hosts > 1 else Severity.NOTE,
                 confidence=Confidence.LIKELY,
-                because=(
-                    f"{shown(one.at)} selects the GPU by the global rank: the second host of a "
-                    "run has no GPU of that number"
-                ),
+                because=f"{shown(one.at)} selects the GPU by the global rank: {outcome} has no "
+                "GPU of that number",
                 fixes=(_BY_LOCAL_RANK,),
             )
             return

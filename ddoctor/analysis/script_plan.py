@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -15,6 +16,7 @@ OF_LIGHTNING = (
     *("lightning.Fabric", "lightning.fabric.Fabric", "lightning_fabric.Fabric"),
 )
 """They train on the loaders of a module or of a call, without a loop in the script."""
+LOCAL = re.compile(r"os\.environ\[\w*LOCAL\w*\]|local_process_index|LOCAL_RANK|LOCALID")
 HALVES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.half": "fp16"}
 
 
@@ -46,7 +48,7 @@ def backend(script: Script) -> tuple[str, str]:
 def devices(script: Script) -> str:
     """The place where each rank chooses its GPU by its local rank; empty: none does."""
     for one in script.of("torch.cuda.set_device", "torch.accelerator.set_device_index"):
-        if not (one.arguments and one.arguments[0].isdigit()):
+        if LOCAL.search(" ".join((*one.arguments, *one.origin("device", 0)))):
             return one.at.place
     return ""
 

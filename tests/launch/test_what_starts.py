@@ -10,6 +10,7 @@ import pytest
 
 from ddoctor.evidence.section import Evidence
 from ddoctor.launch.review import review
+from ddoctor.models import Severity
 from ddoctor.report.launch import starts
 from tests.launch.files import TWO_GPUS
 from tests.launch.reviewed import reviewed
@@ -328,3 +329,38 @@ def test_names_of_the_accumulation(tmp_path: Path, name: str, value: str, told: 
     config = f"train:\n  batch_size: 8\n  {name}: {value}\n"
     command = "torchrun --standalone --nproc-per-node 2 train.py --config own.yaml"
     assert told in head(tmp_path, command, source, own_yaml=config)["batch"]
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        ('int(os.environ["LOCAL_RANK"])', True),
+        ('int(os.environ["OMPI_COMM_WORLD_LOCAL_RANK"])', True),
+        ('int(os.environ["OMPI_COMM_WORLD_RANK"])', False),
+        ("chosen()", False),
+    ],
+)
+def test_a_gpu_for_each_local_rank(tmp_path: Path, made: str, told: bool) -> None:
+    source = f"""
+        import os
+        import torch
+        local_rank = {made}
+        torch.cuda.set_device(local_rank)
+        torch.distributed.init_process_group("nccl")
+    """
+    command = "torchrun --standalone --nproc-per-node 2 train.py"
+    assert ("a GPU for each local rank" in head(tmp_path, command, source)["backend"]) is told
+
+
+@pytest.mark.parametrize(("hosts", "severity"), [(2, Severity.ERROR), (1, Severity.NOTE)])
+def test_the_gpu_of_the_global_rank(tmp_path: Path, hosts: int, severity: Severity) -> None:
+    source = """
+        import os
+        import torch
+        torch.distributed.init_process_group("nccl")
+        torch.cuda.set_device(int(os.environ["RANK"]))
+        torch.distributed.destroy_process_group()
+    """
+    command = f"torchrun --nnodes {hosts} --nproc-per-node 2 --rdzv-endpoint=a:29400 train.py"
+    found = reviewed(tmp_path, command, source, gpus=2)
+    assert [one.severity for one in found if one.cause == "wrong-device-binding"] == [severity]
