@@ -61,6 +61,32 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
         )
 
 
+def by_the_trainer(plan: LaunchPlan) -> Iterator[Finding]:
+    """TrainingArguments ask for one 16-bit type, the launch for the other.
+
+    Source: transformers/training_args.py, __post_init__: theirs replaces that of the launch.
+    """
+    asked, counts = plan.launch.get("precision"), plan.precision
+    if plan.launch.launcher != "accelerate" or not plan.by_trainer or asked is None:
+        return
+    own = counts is not None and counts.name == "precision" and counts.at != asked.at
+    if counts is not None and own and {asked.value, counts.value} == {*MIXED}:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{counts.value} is on for the Trainer ({counts.at}), and that counts; the "
+            f"launch asks for {asked.value} ({asked.at})",
+            evidence=(Observation(name="precision of the launch", value=asked.value),),
+            fixes=(
+                Fix(
+                    summary="ask for one type in both places",
+                    paste=f"{asked.value}: true   # of TrainingArguments, and no {counts.value}",
+                    language="yaml",
+                ),
+            ),
+        )
+
+
 def by_the_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """What the script gives to Accelerator counts, and the launch asks for another precision."""
     asked = plan.launch.get("precision")

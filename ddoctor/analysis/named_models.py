@@ -19,6 +19,7 @@ OF_LAUNCHES = ("model", "model_name", "model_name_or_path", "model_path", "model
 NAME = "pretrained_model_name_or_path"
 TRAINERS = ("trl", "llamafactory-cli")
 """Programs that train the one model that their arguments name."""
+OF_TRAINERS = re.compile(r"trl\.\w{1,12}Trainer")
 OF_HUB = re.compile(r"[\w.-]+/[\w.-]+")
 SIZE = re.compile(r"(?:^|[-_/'\"])(\d{1,4}(?:\.\d{1,2})?)[bB](?:[-_./'\"]|$)")
 """Thousands of millions of parameters."""
@@ -55,7 +56,7 @@ def named_models(plan: LaunchPlan, script: Script | None) -> Iterator[NamedModel
         if billions and one.on_all_ranks and "device_map" not in one.keywords:
             halves = HALVES.search(" ".join(one.keywords.values())) is not None
             yield NamedModel(place=shown(one.at), billions=billions, halves=halves)
-    if script is None and plan.launch.script in TRAINERS:
+    if plan.launch.script in TRAINERS or (script is not None and _by_name(script)):
         named = plan.get(*(f"arg.{name}" for name in OF_LAUNCHES))
         billions = _billions([named.value], plan) if named is not None else None
         if named is not None and billions:
@@ -63,6 +64,13 @@ def named_models(plan: LaunchPlan, script: Script | None) -> Iterator[NamedModel
             halves = dtype is not None and HALVES.search(dtype.value) is not None
             place = f"{named.value} ({named.at})"
             yield NamedModel(place=place, billions=billions, halves=halves)
+
+
+def _by_name(script: Script) -> bool:
+    """Whether TRL's trainer loads the model itself, by the name that an argument has."""
+    trainers = [one for one in script.calls if OF_TRAINERS.fullmatch(one.name)]
+    given = [one.argument("model", 0) or "" for one in trainers]
+    return bool(given) and all(text.rpartition(".")[2] in OF_LAUNCHES[1:] for text in given)
 
 
 def _billions(names: Iterable[str], plan: LaunchPlan) -> float | None:

@@ -97,7 +97,7 @@ def _by_adam(plan: LaunchPlan, script: Script | None) -> bool:
     named = plan.get("deepspeed.optimizer.type", "arg.optim")
     if named is not None:
         return ADAM.fullmatch(named.value) is not None
-    if plan.launch.script in TRAINERS:
+    if plan.launch.script in TRAINERS or plan.by_trainer:
         # The default of transformers' TrainingArguments, adamw_torch_fused.
         return True
     if script is None or not any(loop.kind == "training" for loop in script.loops):

@@ -19,6 +19,9 @@ from ddoctor.launch.option_source import named
 
 BASE = "TrainingArguments"
 NAMES = re.compile(r"\w*(?:Arguments|Args|Config)")
+OF_LIBRARIES = re.compile(
+    r"(?:Seq2Seq)?TrainingArguments|(?:SFT|DPO|GRPO|KTO|ORPO|CPO|RLOO|PPO|Reward|BCO|XPO)Config"
+)
 FIELDS = (
     *("per_device_train_batch_size", "gradient_accumulation_steps", "learning_rate"),
     *("num_train_epochs", "max_steps", "warmup_steps", "optim", "save_steps"),
@@ -47,6 +50,10 @@ def read(found: Sequence[Module]) -> Iterator[Setting]:
         key: chain[0] for key, chain in chains.items() if (key[0], chain[0][0].name) not in bases
     }
     if not last:
+        # Of a library that is not installed, the defaults are not known.
+        names = (name for module in found for name in _of_libraries(module.tree))
+        for name in [*names][:1]:
+            yield Setting(name="trainer", value=name, origin="the script")
         return
     name = next(iter(last))[1]
     yield Setting(name="trainer", value=name, origin="the script")
@@ -66,6 +73,13 @@ def _names(tree: ast.Module) -> Iterator[str]:
             NAMES.fullmatch(named(base)) for base in node.bases
         ):
             yield node.name
+
+
+def _of_libraries(tree: ast.Module) -> Iterator[str]:
+    """The classes of arguments that come from TRL and transformers by their names."""
+    for node in nodes(tree):
+        if isinstance(node, ast.ImportFrom) and node.module in ("trl", "transformers"):
+            yield from (one.name for one in node.names if OF_LIBRARIES.fullmatch(one.name))
 
 
 def _defaults(name: str, module: Module) -> Mapping[str, str]:

@@ -68,6 +68,10 @@ LESS = re.compile(
     r"lora|peft|quant|bitsandbytes|load_in_|galore|8bit|requires_grad|freeze|offload", re.I
 )
 """Words for weights that are not trained, take less, or stay on the host."""
+BY_OPTIONS = re.compile(
+    r"'?(?:get_)?(?:peft_config|quantization_config|kbit_device_map)(?:'|\(\))?", re.ASCII
+)
+"""Names of TRL and transformers for what is none unless an option, or another word, asks for it."""
 
 
 def first_lines(walks: Sequence[Walk], at: At) -> Mapping[str, SourceLine]:
@@ -134,7 +138,7 @@ def _names_accumulation(name: str) -> bool:
 
 @lru_cache(maxsize=10_000)
 def _trains_less(name: str) -> bool:
-    return LESS.search(name) is not None
+    return LESS.search(name) is not None and not BY_OPTIONS.fullmatch(name)
 
 
 NAMED: Mapping[str, Callable[[str], bool]] = {
