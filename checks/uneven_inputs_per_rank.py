@@ -127,7 +127,10 @@ def of_files(script: Script, loading: Loading | None) -> Iterator[Finding]:
 def without_even_batches(script: Script, loading: Loading | None) -> Iterator[Finding]:
     """accelerate was asked not to make the ranks' numbers of batches equal."""
     joins = any("join" in one.name.lower() for one in script.calls)
-    for one in script.calls if loading is None and not joins else ():
+    # accelerate/data_loader.py, BatchSamplerShard: then no rank gets what is left over.
+    loaders = script.of(LOADER)
+    drops = bool(loaders) and all(one.keywords.get("drop_last") == "True" for one in loaders)
+    for one in script.calls if loading is None and not joins and not drops else ():
         if one.name.startswith("accelerate.") and "even_batches=False" in one.at.text:
             yield Finding(
                 severity=Severity.NOTE,

@@ -351,9 +351,10 @@ def test_pods_without_rdma(tmp_path: Path, pods: int, gpus: int, more: str, note
         ("", 30, ""),
         ("even_batches=False", 32, "uneven-inputs-per-rank"),
         ("even_batches=True", 32, ""),
+        ("even_batches=False", "32, drop_last=True", ""),
     ],
 )
-def test_batches_of_accelerate(tmp_path: Path, options: str, size: int, cause: str) -> None:
+def test_batches_of_accelerate(tmp_path: Path, options: str, size: int | str, cause: str) -> None:
     given = f"dataloader_config=DataLoaderConfiguration({options})"
     command = "accelerate launch --num_processes 4 train.py"
     found = causes(tmp_path, command, SPLIT.format(given, size))
