@@ -81,8 +81,10 @@ def option(text: str, script: Script, launch: Launch) -> Setting | None:
 
 def started_workers(loader: SourceCall, launch: Launch | None) -> int | None:
     """The number that the source shows, or that the script is started with; None: unknown."""
-    given = loader.argument("num_workers", 5) or ""
-    setting = launch.argument(given) if launch is not None and "." in given else None
+    given, made = loader.argument("num_workers", 5) or "", loader.origin("num_workers", 5)
+    texts = (given, *made) if len(made) == 1 else (given,)
+    options = (launch.argument(text) for text in texts if "." in text and launch is not None)
+    setting = next((one for one in options if one is not None), None)
     return setting.number if setting is not None else worker_count(loader)
 
 

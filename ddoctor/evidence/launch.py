@@ -92,8 +92,15 @@ class Launch(Section, frozen=True, kw_only=True):
         return found.number if found is not None else None
 
     def argument(self, text: str) -> Setting | None:
-        """The script's argument that its source reads as ``args.workers``; None: it is not set."""
-        return self.get(f"arg.{text.rpartition('.')[2]}")
+        """The script's argument that its source reads; None: it is not set.
+
+        ``args.workers`` is ``arg.workers``, and ``self.cfg.data.workers`` also
+        ``arg.data.workers``.
+        """
+        parts = text.split(".")
+        return self.get(
+            *(f"arg.{'.'.join(parts[at:])}" for at in range(1, len(parts))), f"arg.{text}"
+        )
 
     def written(self, text: str | None) -> int | None:
         """A number of the script's source, ``4`` or ``args.workers``; None: unknown."""

@@ -12,6 +12,8 @@ from ddoctor.script.program import MOST_CALLERS, Program
 from ddoctor.script.scopes import Call, Scope
 
 LOADER = "torch.utils.data.DataLoader"
+OF_WORKERS = ("num_workers", "5")
+"""The keyword and the position of a DataLoader's number of workers."""
 MOST_STEPS = 4
 """Helpers and callers that are followed to what makes a dataset."""
 
@@ -52,21 +54,28 @@ def _pairs(made: ast.expr) -> Sequence[tuple[str, ast.expr]] | None:
     return known if len(known) == len(pairs) else None
 
 
-def made_by(value: ast.expr, call: Call, program: Program) -> tuple[str, ...]:
-    """The origins of an argument; of a DataLoader's, also those beyond the function around it."""
+def made_by(name: str, value: ast.expr, call: Call, program: Program) -> tuple[str, ...]:
+    """The origins of an argument; of a DataLoader's, also those beyond the function around it.
+
+    A number of workers that an option of the script holds is written ``args.workers``.
+    """
     known = program.origins(value, call.scope)
     if call.name != LOADER or not (UNKNOWN in known or {*known} & program.functions.keys()):
         return known
-    return tuple(dict.fromkeys(_origins(value, call.scope, program, MOST_STEPS)))
+    found = _origins(value, call.scope, program, MOST_STEPS, options=name in OF_WORKERS)
+    return tuple(dict.fromkeys(found))
 
 
-def _origins(value: ast.expr, scope: Scope, program: Program, steps: int) -> Iterator[str]:
+def _origins(
+    value: ast.expr, scope: Scope, program: Program, steps: int, *, options: bool
+) -> Iterator[str]:
+    """``options``: attributes that nothing shows are written as in the source."""
     called = program.function(value) if isinstance(value, ast.Call) else None
     if not steps:
         yield UNKNOWN
     elif called is not None and called.name:
         for result in program.results(called):
-            yield from _origins(result, called, program, steps - 1)
+            yield from _origins(result, called, program, steps - 1, options=options)
         if not program.results(called):
             yield UNKNOWN
     elif isinstance(value, ast.Name) and scope.variables.get(value.id) == [None]:
@@ -74,11 +83,17 @@ def _origins(value: ast.expr, scope: Scope, program: Program, steps: int) -> Ite
         for call in calls[:MOST_CALLERS]:
             given = arguments(call.node, scope).get(value.id)
             passed, where = (given, call.scope) if given else (defaults(scope).get(value.id), scope)
-            yield from _origins(passed, where, program, steps - 1) if passed else (UNKNOWN,)
+            yield from (
+                _origins(passed, where, program, steps - 1, options=options)
+                if passed
+                else (UNKNOWN,)
+            )
         if not 0 < len(calls) <= MOST_CALLERS:
             yield UNKNOWN
     elif (shown := scope.shown(variable(value))) and not isinstance(value, ast.Call):
         for one in shown:
-            yield from _origins(one, scope, program, steps - 1)
+            yield from _origins(one, scope, program, steps - 1, options=options)
     else:
-        yield from program.origins(value, scope)
+        found = program.origins(value, scope)
+        named = options and found == (UNKNOWN,) and isinstance(value, ast.Attribute)
+        yield from [ast.unparse(value)] if named else found

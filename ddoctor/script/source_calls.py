@@ -57,7 +57,7 @@ def source_call(call: Call, program: Program, at: At) -> SourceCall:
         arguments=tuple(cut(source(value)) for name, value in given if name.isdigit()),
         keywords={name: cut(source(value)) for name, value in given if not name.isdigit()},
         spread={name: tuple(dict(pairs)) for name, pairs in spread(call, program).items()},
-        origins={name: made_by(value, call, program) for name, value in given},
+        origins={name: made_by(name, value, call, program) for name, value in given},
         values={name: text for name, value in given if (text := _assigned(value, call, program))},
         on=call.on,
         made_by=origins(on, call.scope) if variable(on) and call.name.startswith(".") else (),
