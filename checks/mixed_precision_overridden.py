@@ -9,6 +9,8 @@ Symptoms: no gain from mixed precision; twice the memory for activations.
 To fix it, set the precision where it counts: ``accelerate launch --mixed_precision bf16``.
 """
 
+# Above 150 lines: the launch, the Trainer and the script each may set another precision.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
