@@ -89,11 +89,12 @@ def _constant(node: ast.expr) -> Iterator[tuple[ast.expr, int]]:
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
     """The calls of ``FUNCTIONS``, but those for an evaluation, and those of a branch."""
-    calls = (node.func for node in nodes(tree) if isinstance(node, ast.Call))
-    if not any(named(function) in FUNCTIONS for function in calls):
-        return
-    for node in _always(tree):
-        if isinstance(node, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr) and node.value:
+    calls = (node for node in nodes(tree) if isinstance(node, ast.Call))
+    lines = {call.lineno for call in calls if named(call.func) in FUNCTIONS}
+    for node in _always(tree) if lines else ():
+        if not isinstance(node, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr):
+            continue
+        if node.value and any(node.lineno <= at <= (node.end_lineno or at) for at in lines):
             targets = node.targets if isinstance(node, ast.Assign) else []
             for call in _always(node.value):
                 if isinstance(call, ast.Call) and named(call.func) in FUNCTIONS:

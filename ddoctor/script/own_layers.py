@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from ddoctor.script.modules import Module
 from ddoctor.script.occurrences import imported_names
 from ddoctor.script.program import Program
+from ddoctor.script.ranks import own_name
 from ddoctor.script.scopes import Scope, Walk
 
 MODULE = "torch.nn.Module"
@@ -40,7 +41,7 @@ def own_layers(walks: Sequence[Walk], program: Program) -> Iterator[OwnLayer]:
     known = WITHOUT_LAYERS | own | sys.stdlib_module_names
     if any(name not in known for module in modules for name in _packages(module)):
         return
-    repeated = {name for module in modules for name in _made_in_loops(module)}
+    repeated = {*_made_several_times(modules, program)}
     for walk in walks:
         for node, around in walk.classes:
             if _is_layer(f"{around.module.name}.{node.name}", program):
@@ -66,10 +67,12 @@ def _is_layer(name: str, program: Program) -> bool:
     return False
 
 
-def _made_in_loops(module: Module) -> Iterator[str]:
-    for node in module.nodes:
-        if isinstance(node, ast.ListComp | ast.GeneratorExp | ast.For):
-            for part in ast.walk(node):
-                if isinstance(part, ast.Call) and isinstance(part.func, ast.Name | ast.Attribute):
-                    name = part.func
-                    yield name.id if isinstance(name, ast.Name) else name.attr
+def _made_several_times(modules: Sequence[Module], program: Program) -> Iterator[str]:
+    """The names that a loop or a comprehension calls."""
+    yield from (call.method for call in program.calls if call.loops)
+    for module in modules:
+        for node in module.nodes:
+            if isinstance(node, ast.ListComp | ast.GeneratorExp):
+                for part in ast.walk(node.elt):
+                    if isinstance(part, ast.Call):
+                        yield own_name(part.func)
