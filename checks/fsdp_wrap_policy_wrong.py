@@ -23,7 +23,7 @@ from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.named_models import OF_MODELS
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall, SourceLayer
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -114,8 +114,8 @@ def of_another_model(launch: Launch, script: Script | None) -> Iterator[Finding]
         )
 
 
-# Repeated blocks that torch brings.
-OF_TORCH = ("TransformerEncoderLayer", "TransformerDecoderLayer", "Sequential", "Linear")
+WITHIN = {"Transformer": {"TransformerEncoderLayer", "TransformerDecoderLayer"}}
+"""Layers of torch that others of it contain."""
 
 
 def of_no_layer(launch: Launch, script: Script) -> Iterator[Finding]:
@@ -124,11 +124,11 @@ def of_no_layer(launch: Launch, script: Script) -> Iterator[Finding]:
     by_blocks = policy is not None and policy.value == "TRANSFORMER_BASED_WRAP"
     if wrapped is None or not by_blocks or not script.own_layers:
         return
-    known = {*OF_TORCH, *(one.name for one in script.own_layers)}
+    known = _layers(script)
     blocks = filter(None, (one.strip() for one in wrapped.value.split(",")))
     missing = next((one for one in blocks if one not in known), None)
-    if missing is not None:
-        own = next((one for one in script.own_layers if one.repeated), script.own_layers[0])
+    own = _block(script)
+    if missing is not None and own is not None:
         yield Finding(
             title="The wrap policy names a class that the model does not have",
             severity=Severity.ERROR,
@@ -148,13 +148,53 @@ def of_no_layer(launch: Launch, script: Script) -> Iterator[Finding]:
         )
 
 
+def of_no_layer_in_the_source(script: Script) -> Iterator[Finding]:
+    """A policy of the script names a block that its own models do not have."""
+    known, own = _layers(script), _block(script)
+    for one in script.of("torch.distributed.fsdp.FullyShardedDataParallel") if own else ():
+        blocks = _wrapped(one)
+        if own is not None and blocks and not known.intersection(blocks):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} wraps {blocks[0]}, and the script makes no such layer: "
+                f"FSDP makes one unit of the model. Its "
+                f"{'repeated block' if own.repeated else 'model'} is {shown(own.at)}",
+                evidence=(Observation(name="class to wrap", value=blocks[0], source=one.at.place),),
+                fixes=(
+                    Fix.python(
+                        summary="name the repeated block",
+                        paste=f"transformer_layer_cls={{{own.name if own.repeated else 'Block'}}}",
+                    ),
+                ),
+            )
+            return
+
+
+def _layers(script: Script) -> set[str]:
+    """The names of all layers that its models have; empty: unknown."""
+    names = {one.name for one in script.own_layers}
+    return names.union(*(WITHIN.get(name, ()) for name in names))
+
+
+def _block(script: Script) -> SourceLayer | None:
+    """Its own repeated block, else a model of its own."""
+    own = [one for one in script.own_layers if not one.of_torch]
+    return next((one for one in own if one.repeated), own[0] if own else None)
+
+
+def _wrapped(call: SourceCall) -> list[str]:
+    """The classes that the policy of a call names."""
+    texts = (*call.keywords.values(), *call.values.values())
+    named = next(filter(None, map(BLOCKS.search, texts)), None)
+    return re.findall(r"\w+", named[1]) if named is not None else []
+
+
 def of_another_model_in_the_source(launch: Launch, script: Script) -> Iterator[Finding]:
     """torch finds no such block in the model, and wraps it as one unit."""
     models = [*_models(launch, script)]
     for one in script.of("torch.distributed.fsdp.FullyShardedDataParallel"):
-        texts = (*one.keywords.values(), *one.values.values())
-        named = next(filter(None, map(BLOCKS.search, texts)), None)
-        blocks = [*re.findall(r"\w+", named[1])] if named is not None else []
+        blocks = _wrapped(one)
         others = [_family(block) for block in blocks]
         if blocks and all(other and _is_foreign(other, models) for other in others):
             model, at = models[0]

@@ -319,12 +319,13 @@ class SourceSwitch(Part, frozen=True, kw_only=True):
 
 
 class SourceLayer(Part, frozen=True, kw_only=True):
-    """A class of the script that is a layer or a model."""
+    """A class of the script that is a layer or a model, or a layer of torch that it makes."""
 
     name: str
     at: SourceLine
     repeated: bool = False
     """Whether a loop or a comprehension makes several of it."""
+    of_torch: bool = False
 
 
 class SourceSampler(Part, frozen=True, kw_only=True):
@@ -399,7 +400,7 @@ class Script(Section, frozen=True, kw_only=True):
     """Where the script's own models make a layer that takes no part in the loss."""
     switched_layers: tuple[SourceSwitch, ...] = ()
     own_layers: tuple[SourceLayer, ...] = ()
-    """All layers of its models, besides those of torch.nn; empty: other packages may bring some."""
+    """All layers of its models; empty: other packages may bring some."""
     restored: tuple[SourceLine, ...] = ()
     """Calls of ``torch.load`` whose result becomes the state of a model or an optimizer."""
     kept_losses: tuple[SourceLine, ...] = ()

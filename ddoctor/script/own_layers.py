@@ -13,7 +13,8 @@ from ddoctor.script.program import Program
 from ddoctor.script.ranks import own_name
 from ddoctor.script.scopes import Scope, Walk
 
-MODULE = "torch.nn.Module"
+TORCH = "torch.nn."
+MODULE = f"{TORCH}Module"
 WITHOUT_LAYERS = frozenset(
     (
         *("torch", "accelerate", "numpy", "tqdm", "yaml", "datasets", "tokenizers", "PIL"),
@@ -26,16 +27,19 @@ WITHOUT_LAYERS = frozenset(
 
 @dataclass(frozen=True, eq=False)
 class OwnLayer:
-    """A class of the script that is a layer or a model."""
+    """A class of the script that is a layer or a model, or a layer of torch that it makes."""
 
-    node: ast.ClassDef
+    name: str
+    node: ast.AST
+    """The class, or the first call."""
     around: Scope
     repeated: bool
     """Whether a loop or a comprehension makes several of it."""
+    of_torch: bool = False
 
 
 def own_layers(walks: Sequence[Walk], program: Program) -> Iterator[OwnLayer]:
-    """All of them; none: the models may have layers of others."""
+    """All of them; none: the models may have layers of other packages."""
     modules = [walk.scopes[0].module for walk in walks]
     own = {module.name.partition(".")[0] for module in modules}
     known = WITHOUT_LAYERS | own | sys.stdlib_module_names
@@ -45,7 +49,11 @@ def own_layers(walks: Sequence[Walk], program: Program) -> Iterator[OwnLayer]:
     for walk in walks:
         for node, around in walk.classes:
             if _is_layer(f"{around.module.name}.{node.name}", program):
-                yield OwnLayer(node, around, node.name in repeated)
+                yield OwnLayer(node.name, node, around, node.name in repeated)
+    of_torch = {call.name: call for call in reversed(program.calls) if call.name.startswith(TORCH)}
+    for name, call in of_torch.items():
+        made = name.removeprefix(TORCH)
+        yield OwnLayer(made, call.node, call.scope, made in repeated, of_torch=True)
 
 
 def _packages(module: Module) -> Iterator[str]:

@@ -229,7 +229,12 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             if one.unless
         ),
         own_layers=_first(
-            SourceLayer(name=one.node.name, at=at(one.node, one.around), repeated=one.repeated)
+            SourceLayer(
+                name=one.name,
+                at=at(one.node, one.around),
+                repeated=one.repeated,
+                of_torch=one.of_torch,
+            )
             for one in own_layers(walks, program)
             if not modules.unseen and not modules.broken
         ),

@@ -43,7 +43,8 @@ CAUSE = "fsdp-wrap-policy-wrong"
         ("DecoderBlock,GPTBlock", "import numpy as np, tqdm", True),
         ("DecoderBlock", "", False),
         ("DecoderBlock, Block", "", False),
-        ("TransformerEncoderLayer", "", False),
+        ("TransformerEncoderLayer", "", True),
+        ("TransformerEncoderLayer", "import torch.nn\n    torch.nn.Transformer(512)", False),
         # Another package may bring the layer.
         ("LlamaDecoderLayer", "from transformers import LlamaModel", False),
         ("Decoder", "import timm", False),
@@ -79,3 +80,31 @@ def test_a_block_of_another_module(tmp_path: Path) -> None:
     assert CAUSE not in {
         one.cause for one in reviewed(tmp_path, COMMAND, source, gpus=8, fsdp_yaml=config)
     }
+
+
+@pytest.mark.parametrize(
+    ("wraps", "more", "wrong"),
+    [
+        ("TransformerEncoderLayer", "", True),
+        ("DecoderBlock", "", False),
+        ("DecoderBlock, TransformerEncoderLayer", "", False),
+        ("TransformerEncoderLayer", "other = nn.TransformerEncoderLayer(512, 8)", False),
+        ("TransformerEncoderLayer", "import timm", False),
+    ],
+)
+def test_a_policy_of_the_script(tmp_path: Path, wraps: str, more: str, wrong: bool) -> None:
+    source = SOURCE.format(head="", decoder="DecoderBlock").replace(
+        "    model = accelerator.prepare(Net())",
+        f"""
+    import functools
+    from torch.nn import TransformerEncoderLayer
+    from torch.distributed.fsdp import FullyShardedDataParallel
+    from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+    policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={{{wraps}}})
+    {more}
+    model = FullyShardedDataParallel(Net(), auto_wrap_policy=policy)
+    """,
+    )
+    command = "torchrun --standalone --nproc-per-node 8 train.py"
+    found = {one.cause for one in reviewed(tmp_path, command, source, gpus=8)}
+    assert (CAUSE in found) is wrong
