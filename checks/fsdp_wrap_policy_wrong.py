@@ -178,7 +178,7 @@ def _layers(script: Script) -> set[str]:
 
 
 def _block(script: Script) -> SourceLayer | None:
-    """Its own repeated block, else a model of its own."""
+    """The repeated block that it defines, else a model; None: it defines none."""
     own = [one for one in script.own_layers if not one.of_torch]
     return next((one for one in own if one.repeated), own[0] if own else None)
 
