@@ -26,6 +26,7 @@ OF_ALL = frozenset({"processes", "world", "ranks", "gpus", "devices", "replicas"
 OF_TORCH = "torch.optim.lr_scheduler."
 PREPARES = ("prepare", "prepare_scheduler")
 DIVIDED = re.compile(r"/\s*[\w.()]*num_processes")
+MULTIPLIED = re.compile(r"\*\s*[\w.()]*num_processes|num_processes\s*\*")
 
 
 @dataclass(frozen=True)
@@ -117,10 +118,16 @@ class _Reading:
 
     def _function(self, scope: Scope) -> None:
         """The lengths that the function of a schedule takes itself."""
-        parts = [value for values in scope.variables.values() for value in values if value]
-        for one in (*parts, *(part for call in scope.calls for part in _given(call.node))):
-            self._names_all(one)
-            self._lengths(one, scope, 1)
+        variables = [value for values in scope.variables.values() for value in values if value]
+        parts = (*variables, *(part for call in scope.calls for part in _given(call.node)))
+        multiplied = any(MULTIPLIED.search(source(one)) for one in parts)
+        for one in parts:
+            if not multiplied and DIVIDED.search(source(one)):
+                # The number of ranks that the function is given may be for this alone.
+                self._counts_all, self._found = False, self._found or (one, scope)
+            else:
+                self._names_all(one)
+                self._lengths(one, scope, 1)
 
     def _expression(self, value: ast.expr, at: Call, steps: int) -> None:
         """An expression that holds where a call is."""

@@ -34,6 +34,18 @@ SCHEDULED = ACCELERATE.replace(
     "    scheduler = accelerator.prepare(scheduler)\n    for epoch",
     1,
 ).replace("optimizer.step()\n", "optimizer.step()\n                scheduler.step()\n")
+BY_FUNCTION = SCHEDULED.replace(
+    "    steps = {}\n"
+    "    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)\n",
+    "    scheduler = make_scheduler(optimizer, len(loader), accelerator.num_processes)\n",
+).replace(
+    "def main(args):\n",
+    "def make_scheduler(optimizer, batches, num_processes):\n"
+    "    steps = {}\n"
+    "    return torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=steps)\n\n"
+    "def main(args):\n",
+    1,
+)
 FILLED = """
 def load(rank):
     if rank == 0:
@@ -233,6 +245,12 @@ TWINS = {
         "accelerate-scheduler-steps-n-times",
         SCHEDULED.format("len(loader) * args.epochs"),
         SCHEDULED.format("len(loader) * accelerator.num_processes * args.epochs"),
+    ),
+    "a schedule divided by the ranks in a function": (
+        "accelerate-scheduler-steps-n-times",
+        BY_FUNCTION.format("batches // num_processes"),
+        BY_FUNCTION.format("batches // num_processes * num_processes"),
+        BY_FUNCTION.format("batches"),
     ),
     "weights that nothing sends": (
         "fsdp-ram-efficient-random-weights",
