@@ -11,7 +11,7 @@ from ddoctor.evidence.script import SourceCall, Within
 from ddoctor.script.arguments import keywords, made_by, spread
 from ddoctor.script.calls import is_collective, is_sharded_model, matters
 from ddoctor.script.names import PRINT, source, variable
-from ddoctor.script.program import Program
+from ddoctor.script.program import FEWEST, Program
 from ddoctor.script.ranks import lower, own_name
 from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope
 from ddoctor.script.source_lines import At, cut
@@ -108,15 +108,18 @@ def _results(made: ast.expr, program: Program) -> Sequence[ast.expr]:
 def _holds(block: Block, scope: Scope, program: Program) -> str:
     """What holds within a branch, or after one that leaves the function.
 
-    Of a variable, what it is assigned from; of a function of the script, what it returns.
+    Of a variable, what it is assigned from, also by the only call of its function; of a function
+    of the script, what it returns.
     """
     test, negated = block.test, block.rest and _counts(block)
     if negated:
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, negated = test.operand, not negated
-    name = variable(test) if test is not None else ""
-    shown = scope.shown(name) if name else ()
-    test = shown[0] if len(shown) == 1 else test
+    for _ in range(FEWEST):
+        found = program.values(test, scope) if test is not None and variable(test) else ()
+        if len(found) != 1 or isinstance(found[0][0], ast.Constant):
+            break
+        test, scope = found[0]
     results = _results(test, program) if test is not None else ()
     text = source(results[0] if results else test or block.node)
     return f"not ({text})" if negated else text

@@ -46,6 +46,19 @@ BY_FUNCTION = SCHEDULED.replace(
     "def main(args):\n",
     1,
 )
+LAST_ONE = """
+def train(model, optimizer, batch, last):
+    loss = model(batch).sum()
+    {}
+    if last:
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+BY_FLAG = """
+seen += 1
+last = seen % 4 == 0
+train(model, optimizer, batch, last)
+"""
 FILLED = """
 def load(rank):
     if rank == 0:
@@ -292,6 +305,17 @@ TWINS = {
             before="step = Accumulator(model, 4)",
             step="step(batch)",
         ),
+    ),
+    "accumulated by a flag": (
+        "gradient-sync-every-microstep",
+        ddp(head=LAST_ONE.format("loss.backward()"), step=BY_FLAG),
+        ddp(
+            head=LAST_ONE.format(
+                "with nullcontext() if last else model.no_sync(): loss.backward()"
+            ),
+            step=BY_FLAG,
+        ),
+        ddp(head=LAST_ONE.format("loss.backward()"), step=BY_FLAG.replace("seen % 4 == 0", "True")),
     ),
     "a shared block": (
         "activation-checkpoint-reentrant",
