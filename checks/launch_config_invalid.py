@@ -24,6 +24,7 @@ from ddoctor.analysis.kubernetes_mistakes import of_kubernetes
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
 from ddoctor.analysis.launch_mistakes import shown as named
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.local_address import local_address
 from ddoctor.analysis.meeting_place import local_in_the_script, misplaced
 from ddoctor.analysis.saved_weights import without_weights
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
@@ -64,7 +65,7 @@ OF_SETTINGS = (
 
 
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
-    for rule in (mistakes, misplaced, misfits, of_kubernetes):
+    for rule in (mistakes, local_address, misplaced, misfits, of_kubernetes):
         for mistake in rule(plan):
             yield mistake.finding()
 

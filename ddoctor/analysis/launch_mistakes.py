@@ -34,7 +34,6 @@ OWN_NUMBER = {
 OF_LEROBOT = re.compile(r"lerobot[-_]train|lerobot\.scripts")
 OWN_NAME = re.compile(r"\$\(hostname\b|`hostname\b|\$HOSTNAME\b|\$\{HOSTNAME\}")
 LAST_PORT = 65_535
-LOCAL = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 BY_NUMBER = ("srun", "pdsh", "clush")
 """Starters that run one and the same command on every host."""
 OWN_VARIABLES = ("env.PET_MASTER_ADDR", "env.PET_RDZV_ENDPOINT", "env.PET_RDZV_BACKEND")
@@ -287,17 +286,7 @@ def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
     # Operators of Kubernetes, and some sites, set torchrun's options by its variables.
     if launch.get("kind", "accelerate.mpirun_config.mpirun_hostfile", *OWN_VARIABLES) is not None:
         return
-    if meets is not None and meets.value.partition(":")[0] in LOCAL:
-        yield Mistake(
-            because=f"{hosts} hosts would meet at {meets.value} ({meets.at}), which is a different "
-            "place on each of them",
-            at=meets,
-            fix=Fix(
-                summary="give the address of the first host",
-                paste="--rdzv-endpoint=FIRST_HOST:29500  # or --master-addr, --main_process_ip",
-            ),
-        )
-    elif meets is not None and OWN_NAME.match(meets.value) and _on_each_host(meets, launch):
+    if meets is not None and OWN_NAME.match(meets.value) and _on_each_host(meets, launch):
         yield Mistake(
             because=f"{hosts} hosts would meet at {meets.value} ({meets.at}): each of them reads "
             "this line, and puts in its own name",

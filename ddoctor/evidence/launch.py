@@ -17,7 +17,10 @@ class Setting(Part, frozen=True, kw_only=True):
     """Empty: not in a file."""
     line: int = 0
     origin: str = ""
-    """Where it comes from, if not from a file: the command line, the environment, a default."""
+    """Where it comes from, if not from a file: the command line, the environment, a default.
+
+    With a file: what may replace a default of the shell there, ``HOST replaces localhost``.
+    """
 
     @property
     def at(self) -> str:

@@ -14,7 +14,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
 from ddoctor.launch import files, kubernetes_policies
 from ddoctor.launch.words import Command, Word
-from ddoctor.launch.yaml_nodes import get, items, line, rows, setting, text
+from ddoctor.launch.yaml_nodes import get, items, line, rows, setting, text, text_rows
 
 OF_RDMA = re.compile(r"rdma|/efa|hca|infiniband|roce|mlnx", re.IGNORECASE)
 """Resources of the device plug-ins of Mellanox, NVIDIA and AWS."""
@@ -177,4 +177,5 @@ def _of_job(document: Any, name: str) -> Iterator[Setting]:
 
 def _texts(node: Any, name: str) -> Iterator[Word]:
     for one in rows(node):
-        yield Word(text=text(one), file=name, line=line(one), resolved="$(" not in text(one))
+        known = "$(" not in text(one)
+        yield Word(text=text(one), file=name, line=line(one), resolved=known, rows=text_rows(one))

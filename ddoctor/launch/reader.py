@@ -50,7 +50,7 @@ from ddoctor.launch.programs import (
     TASK_STARTERS,
     starts,
 )
-from ddoctor.launch.shell import ASSIGNMENT, Script
+from ddoctor.launch.shell import ASSIGNMENT, OF_COMMANDS, Script
 from ddoctor.launch.words import Command, Word, typed
 
 MANIFESTS = (".yaml", ".yml")
@@ -68,8 +68,6 @@ SET_BY_SLURM = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
     "SLURM_GPUS_PER_NODE": "gpus-per-host",
 }
-OF_COMMANDS = re.compile(r"-[a-z]*c")
-"""An option of a shell by which it gets commands: ``-c``, ``-lc``."""
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>|\bYOUR[_-]\w+|\bPATH_TO\b|\{\{.*\}\}")
 
 
@@ -221,6 +219,7 @@ def _of_script(
     script = Script(
         file=name or (within.file if within is not None else ""),
         rows=within.rows if within is not None else (),
+        unless=within.unless if within is not None else "",
         arguments=arguments,
         variables={one.name: one for one in command.variables},
         given={

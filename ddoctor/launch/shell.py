@@ -55,6 +55,8 @@ ARRAY = re.compile(r"(?P<name>[A-Za-z_]\w{0,199})(?P<more>\+?)=\((?P<first>.*)",
 ALL_OF_ARRAY = re.compile(
     r"\$\{(?P<name>[A-Za-z_]\w*)\[[@*]\](?::?[-+](?:\$\{(?P=name)\[[@*]\]\})?)?\}"
 )
+OF_COMMANDS = re.compile(r"-[a-z]*c")
+"""An option of a shell by which it gets commands: ``-c``, ``-lc``."""
 OPENS_ARRAY = re.compile(r"(?:^|[\s;])[A-Za-z_]\w{0,199}\+?=\((?P<rest>.*)")
 WHICH = re.compile(r"\$\((?:which|command -v) ([\w./-]+)\)|`(?:which|command -v) ([\w./-]+)`")
 # The folder of the script: $(dirname "$0"), $(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd).
@@ -93,6 +95,8 @@ class Script:
     """Number of scripts that read this one with ``source``."""
     rows: Sequence[int] = ()
     """The lines of the file in which those of the text are; empty: the same."""
+    unless: str = ""
+    """What may replace defaults that the text holds already."""
     broken: list[Word] = field(default_factory=list)
     """Lines whose last backslash a blank or a comment follows."""
     arrays: dict[str, list[Word]] = field(default_factory=dict)
@@ -181,7 +185,9 @@ class Script:
                 yield from (Word(text=one, file=self.file, line=rows[0]) for one in self.arguments)
                 continue
             array = ALL_OF_ARRAY.fullmatch(text)
-            if array is not None and array["name"] in self.arrays:
+            # As the text of commands, an array is one word: bash -c "${RUN[*]}".
+            apart = "[*]" not in text or OF_COMMANDS.fullmatch(before) is None
+            if array is not None and array["name"] in self.arrays and apart:
                 yield from self.arrays[array["name"]]
                 continue
             word = self._word(text, rows)
@@ -197,9 +203,34 @@ class Script:
         found = WHICH.sub(lambda match: match[1] or match[2], text)
         found = OWN_FOLDER.sub(os.path.dirname(self.file) or ".", found)
         found = ARITHMETIC.sub(self._computed, found)
+        found = ALL_OF_ARRAY.sub(self._joined, found)
         found = VARIABLE.sub(self._value, found)
         resolved = UNKNOWN.search(found) is None
-        return Word(text=found, file=self.file, line=rows[0], resolved=resolved, rows=rows)
+        return Word(
+            text=found,
+            file=self.file,
+            line=rows[0],
+            resolved=resolved,
+            rows=rows,
+            unless=", ".join(self._replaceable(text)),
+        )
+
+    def _replaceable(self, text: str) -> Iterator[str]:
+        """The defaults in it that a variable of the caller's would replace."""
+        put_in = self.unless.split(", ") if self.unless else []
+        yield from (one for one in put_in if one.rpartition(" ")[2] in text)
+        for match in VARIABLE.finditer(text):
+            name = match["plain"] or match["braced"]
+            known = self.variables.get(name)
+            if known is not None and known.file and known.origin:
+                yield known.origin
+            elif known is None and match["default"] and not name.isdigit():
+                yield f"{name} replaces {match['default']}"
+
+    def _joined(self, match: re.Match[str]) -> str:
+        """The elements of an array that is a part of a word, if they are known."""
+        elements = self.arrays.get(match["name"])
+        return match[0] if elements is None else " ".join(word.text for word in elements)
 
     def _computed(self, match: re.Match[str]) -> str:
         """The product or sum of known numbers, else the expression without blanks."""

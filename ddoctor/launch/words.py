@@ -21,10 +21,12 @@ class Word:
     """Whether all variables in it are known."""
     rows: tuple[int, ...] = ()
     """The lines of a text that quotes hold together, one for each line of it."""
+    unless: str = ""
+    """What may replace a default of the shell in it, such as ``HOST replaces localhost``."""
 
     def setting(self, name: str, value: str) -> Setting:
         """A value that this word gives."""
-        origin = "" if self.file else LINE
+        origin = self.unless if self.file else LINE
         return Setting(name=name, value=value, file=self.file, line=self.line, origin=origin)
 
 

@@ -38,3 +38,14 @@ def line(node: Any) -> int:
     """The line of a node, from 1."""
     number: int = node.start_mark.line + 1
     return number
+
+
+def text_rows(node: Any) -> tuple[int, ...]:
+    """The line of each line of a text; one alone where YAML joins them.
+
+    Source: yaml.org/spec/1.2.2, 8.1: the text of a block begins after the line of its ``|``.
+    """
+    if node.style == ">":
+        return (line(node) + 1,)
+    lines = len(text(node).splitlines()) if node.style == "|" else 0
+    return tuple(range(line(node) + 1, line(node) + 1 + lines)) or (line(node),)

@@ -146,6 +146,42 @@ def test_shells_of_other_machines(tmp_path: Path, command: str, address: str, wr
     assert [one.cause for one in found] == ["launch-config-invalid"] * wrong
 
 
+DEFAULTS = """
+    #!/bin/bash
+    #SBATCH --nodes=2 --ntasks-per-node=1 --gpus-per-node=8 --cpus-per-task=64
+    {before}
+    srun {line} --nproc-per-node=8 --rdzv-backend=c10d --rdzv-id=1 train.py{end}
+"""
+BY_HAND = "torchrun --nnodes=2 --rdzv-endpoint={}:29500"
+
+
+@pytest.mark.parametrize(
+    ("before", "line", "end", "severity"),
+    [
+        ("", BY_HAND.format("${MASTER:-127.0.0.1}"), "", Severity.WARNING),
+        ("export HEAD=${MASTER:-localhost}", BY_HAND.format("$HEAD"), "", Severity.WARNING),
+        (
+            "export HEAD=${MASTER:-localhost}",
+            f"bash -c '{BY_HAND.format('$HEAD')}",
+            "'",
+            Severity.WARNING,
+        ),
+        ("MASTER=localhost", BY_HAND.format("${MASTER:-a1}"), "", Severity.ERROR),
+        ("export HEAD=${MASTER:-a1}", BY_HAND.format("$HEAD"), "", None),
+        ("MASTER=a1", BY_HAND.format("${MASTER:-localhost}"), "", None),
+    ],
+)
+def test_a_default_at_which_hosts_do_not_meet(
+    tmp_path: Path, before: str, line: str, end: str, severity: Severity | None
+) -> None:
+    job = DEFAULTS.format(before=before, line=line, end=end)
+    found = told(tmp_path, "sbatch job.sbatch", job_sbatch=job)
+    assert [one.severity for one in found] == [severity] * (severity is not None)
+    assert all(
+        ("unless MASTER" in one.because) is (one.severity is Severity.WARNING) for one in found
+    )
+
+
 def test_one_number_for_all_hosts(tmp_path: Path) -> None:
     line = "torchrun --nnodes=2 --node-rank=0 --master-addr=a1 --nproc-per-node=8 train.py"
     found = told(tmp_path, f"pdsh -w a1,a2 '{line}'")

@@ -8,6 +8,7 @@ import pytest
 
 from ddoctor.models import Severity
 from tests.launch.files import told
+from tests.launched import launched
 
 POD = """
             spec:
@@ -152,3 +153,88 @@ def test_a_policy_that_is_refused(tmp_path: Path, line: str, severity: Severity 
     given = {"replicas": 1, "parallel": 2, "limit": "backoffLimit: 0", "policy": ""}
     in_a_set = because(tmp_path, JOB_SET.format(**given) + pod(line))
     assert bool(in_a_set) is (severity is Severity.ERROR)
+
+
+IN_TEXT = """
+    apiVersion: batch/v1
+    kind: {kind}
+    metadata: {{name: rows}}
+    spec:
+      parallelism: {pods}
+      completions: {pods}
+      completionMode: Indexed
+      backoffLimit: 0
+      template:
+        spec:
+          restartPolicy: Never
+          containers:
+          - name: trainer
+            command: ["bash", "-c"]
+            args:
+            - {style}
+              set -e;
+              torchrun --nnodes={pods} --rdzv-backend=c10d
+              --nproc-per-node=8
+              {meets} --rdzv-id=1 train.py --lr 1e-3{end}
+            env: [{{name: OURS, value: {ours}}}]
+            resources: {{limits: {{nvidia.com/gpu: 8, rdma/hca: 1}}}}
+            volumeMounts: [{{name: shm, mountPath: /dev/shm}}]
+          volumes: [{{name: shm, emptyDir: {{medium: Memory}}}}]
+"""
+
+
+def in_text(
+    meets: str, *, kind: str = "Job", pods: int = 2, style: str = ">-", ours: str = "localhost"
+) -> str:
+    end = '"' if style == '"' else ""
+    given = {"kind": kind, "pods": pods, "meets": meets, "ours": ours, "end": end}
+    if style == '"':
+        return IN_TEXT.replace("{style}\n              ", '"').format(**given)
+    manifest = IN_TEXT.format(style=style, **given)
+    folds = "c10d\n", "node=8\n"
+    for one in folds if style.startswith("|") else ():
+        manifest = manifest.replace(one, one.replace("\n", " \\\n"))
+    return manifest
+
+
+@pytest.mark.parametrize(
+    ("style", "line"), [(">-", 17), (">", 17), ("|", 20), ("|-", 20), ('"', 16)]
+)
+def test_the_lines_of_a_text(tmp_path: Path, style: str, line: int) -> None:
+    launch = launched(
+        tmp_path, "rows.yaml", rows_yaml=in_text("--rdzv-endpoint=a1:29500", style=style)
+    )
+    meets = launch.get("endpoint")
+    assert meets is not None
+    assert meets.at == f"rows.yaml:{line}"
+
+
+@pytest.mark.parametrize(
+    ("meets", "kind", "pods", "severity"),
+    [
+        ("--rdzv-endpoint=localhost:29400", "Job", 2, Severity.ERROR),
+        ("--rdzv-endpoint 127.0.0.1:29400", "Job", 4, Severity.ERROR),
+        ("--rdzv-endpoint=localhost:${PORT:-29400}", "Job", 2, Severity.ERROR),
+        ("--rdzv-endpoint=$OURS:29400", "Job", 2, Severity.ERROR),
+        ("--rdzv-endpoint=localhost:29400", "PyTorchJob", 2, Severity.ERROR),
+        ("--rdzv-endpoint=${RDZV_HOST:-localhost}:29400", "Job", 2, Severity.WARNING),
+        ("--rdzv-endpoint=${RDZV:-127.0.0.1:29400}", "Job", 2, Severity.WARNING),
+        # What operators set.
+        ("--rdzv-endpoint=${RDZV_HOST:-localhost}:29400", "PyTorchJob", 2, None),
+        ("--rdzv-endpoint=${MASTER_ADDR:-localhost}:29400", "Job", 2, None),
+        ("--rdzv-endpoint=localhost:29400", "Job", 1, None),
+        ("--rdzv-endpoint=${RDZV_HOST:-rows-0.rows}:29400", "Job", 2, None),
+        ("--rdzv-endpoint=${OURS:-localhost}:29400", "Job", 2, Severity.ERROR),
+    ],
+)
+def test_pods_that_meet_at_a_local_address(
+    tmp_path: Path, meets: str, kind: str, pods: int, severity: Severity | None
+) -> None:
+    found = because(tmp_path, in_text(meets, kind=kind, pods=pods))
+    assert [one for one, _ in found] == [severity] * (severity is not None)
+    assert all("different place on each" in text for _, text in found)
+
+
+def test_what_a_pod_sets_replaces_a_default(tmp_path: Path) -> None:
+    meets = "--rdzv-endpoint=${OURS:-localhost}:29400"
+    assert because(tmp_path, in_text(meets, ours="rows-0.rows")) == []

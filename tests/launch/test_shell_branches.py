@@ -7,6 +7,7 @@ from textwrap import dedent
 
 import pytest
 
+from ddoctor.errors import DoctorError
 from tests.launch.files import SCRIPT, told
 from tests.launched import launched
 
@@ -36,6 +37,38 @@ def arguments(folder: Path, script: str) -> str:
 )
 def test_arrays(tmp_path: Path, script: str, given: str) -> None:
     assert arguments(tmp_path, script) == given
+
+
+IN_ONE_TEXT = """
+    RUN=(torchrun --nnodes=2
+      --nproc-per-node=4)
+    {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"),
+    [
+        ("export ALL=\"${RUN[*]}\"\nsrun bash -c '$ALL -m train --lr 2'", "--lr 2"),
+        ("ALL=${RUN[*]}\n$ALL -m train --lr 1", "--lr 1"),
+        ('bash -lc "${RUN[*]} -m train"', ""),
+        ('RUN+=(-m train --lr 3)\nbash -c "${RUN[*]}"', "--lr 3"),
+        ("RUN+=(-m train)\n${RUN[*]} --lr 4", "--lr 4"),
+    ],
+)
+def test_arrays_as_one_text(tmp_path: Path, lines: str, arguments: str) -> None:
+    lines = lines.replace("\n", "\n    ")
+    script = IN_ONE_TEXT.format(lines)
+    launch = launched(tmp_path, "bash job.sh", job_sh=script, train_py=SCRIPT)
+    assert (launch.hosts, launch.ranks, launch.script) == (2, 8, "train")
+    assert " ".join(launch.arguments) == arguments
+
+
+@pytest.mark.parametrize("given", ["${OTHER[*]}", "${RUN[0]}"])
+def test_what_no_array_of_the_script_holds(tmp_path: Path, given: str) -> None:
+    script = f'RUN=(torchrun train.py)\nbash -c "{given} --lr 1"\n'
+    with pytest.raises(DoctorError, match="no launch of a training"):
+        launched(tmp_path, "bash job.sh", job_sh=script, train_py=SCRIPT)
 
 
 @pytest.mark.parametrize(
