@@ -20,6 +20,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from ddoctor.analysis.data_overlap import by_name, compare, compare_inputs, confidence, synchronised
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import (
     EVALUATES,
     LOADER,
@@ -31,16 +32,15 @@ from ddoctor.analysis.script_source import (
     shown,
     with_keywords,
 )
+from ddoctor.analysis.unshared_loaders import OF_A_RANK, shares, unshared
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-BEFORE_SAMPLER = 3
-"""Arguments of a DataLoader before its sampler."""
 CONTENTS: tuple[Literal["values", "labels"], ...] = ("values", "labels")
 
 
@@ -183,7 +183,7 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
     trains = any(loop.kind == "training" for loop in script.loops)
     training = [one for one in loaders if not evaluates(one)]
     splits = [one for one in script.splits if not EVALUATES.search(one.text.replace("_", " "))]
-    if not trains or splits or not is_plain(script) or any(map(_shares, training)):
+    if not trains or splits or not is_plain(script) or any(map(shares, training)):
         return
     if any(one.iterable or one.shards for one in script.datasets):
         return
@@ -213,12 +213,48 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
         )
 
 
+def by_a_framework(plan: LaunchPlan, script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    """Ray Train or Lightning would share the samples out, and the script does not let it."""
+    found = unshared(plan, script)
+    if seen is not None or found is None:
+        return
+    loader, trainer = found
+    by_ray = "ray" in trainer.name
+    data = loader.argument("dataset", 0) or "dataset"
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.POSSIBLE,
+        because=(
+            f"{shown(loader.at)} has no sampler, and "
+            + (
+                f"no line hands it to prepare_data_loader, although {trainer.at.place} starts"
+                if by_ray
+                else f"{trainer.at.place} lets Lightning add none, although it trains on"
+            )
+            + f" {plan.ranks} ranks: each of them reads all samples; correct only if each rank "
+            "reads different files"
+        ),
+        fixes=(
+            Fix.python(
+                summary="let Ray share the samples out",
+                paste="loader = ray.train.torch.prepare_data_loader(loader)",
+            )
+            if by_ray
+            else Fix.python(
+                summary="let Lightning add the sampler, or give the DataLoader one",
+                paste="Trainer(use_distributed_sampler=True, …)\n"
+                f"# or: sampler=torch.utils.data.DistributedSampler({data})",
+            ),
+        ),
+    )
+
+
 def by_a_plain_sampler(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
     """A DataLoader of the training has a sampler that draws from all items on every rank."""
     trains = any(loop.kind == "training" for loop in script.loops)
     plain = {one.loader.place: one for one in script.plain_samplers}
     loaders = [one for one in script.of(LOADER) if not evaluates(one) and one.on_all_ranks]
-    others = [one for one in loaders if one.at.place not in plain and _shares(one)]
+    others = [one for one in loaders if one.at.place not in plain and shares(one)]
     samplers = re.compile(r"sampler", re.IGNORECASE)
     splits = [one for one in script.splits if not samplers.search(one.text)]
     if seen is not None or not trains or splits or others or not is_plain(script):
@@ -341,7 +377,7 @@ def evaluation_not_prepared(script: Script, seen: DataSeen | None) -> Iterator[F
     for loader in loaders:
         name = loader.assigned
         read = next((one.at for one in script.whole_reads if one.loader == loader.at), None)
-        whole = read is not None and evaluates(loader) and not _shares(loader)
+        whole = read is not None and evaluates(loader) and not shares(loader)
         if read is not None and whole and name and name not in prepared:
             yield Finding(
                 severity=Severity.NOTE,
@@ -402,8 +438,8 @@ def not_set_up(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
 def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
     """The training data are shared out, and those of the evaluation are not."""
     loaders = script.of(LOADER)
-    whole = [one for one in loaders if evaluates(one) and one.on_all_ranks and not _shares(one)]
-    shared = [one for one in loaders if not evaluates(one) and _shares(one)]
+    whole = [one for one in loaders if evaluates(one) and one.on_all_ranks and not shares(one)]
+    shared = [one for one in loaders if not evaluates(one) and shares(one)]
     if seen is not None or not is_plain(script) or not shared or not whole:
         return
     yield Finding(
@@ -425,21 +461,6 @@ def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[
             ),
         ),
     )
-
-
-# Such as `Subset(data, range(rank, len(data), world))`.
-OF_A_RANK = re.compile(r"\brank|world_size|replica", re.IGNORECASE)
-
-
-def _shares(loader: SourceCall) -> bool:
-    """Whether a DataLoader may share its samples out."""
-    if loader.keywords.get("shuffle") == "True":
-        # torch refuses a sampler next to it.
-        return OF_A_RANK.search(loader.argument("dataset", 0) or "") is not None
-    more = loader.values.get("**", "sampler") if "**" in loader.keywords else ""
-    more += " sampler" * (OF_A_RANK.search(loader.argument("dataset", 0) or "") is not None)
-    named = {"sampler", "batch_sampler"} & {*loader.keywords}
-    return bool(named) or "sampler" in more or len(loader.arguments) > BEFORE_SAMPLER
 
 
 def _worth_sharing(loaders: Sequence[Loader]) -> bool:

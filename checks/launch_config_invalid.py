@@ -159,6 +159,7 @@ def weights_that_are_not_saved(plan: LaunchPlan, script: Script) -> Iterator[Fin
 
 def devices_of_lightning(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     yield from lightning_devices.under_srun(plan, script)
+    yield from lightning_devices.nodes_under_srun(plan, script)
     yield from lightning_devices.under_torchrun(plan, script)
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_plan import OF_LIGHTNING
 from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 OF_TORCH = ("torchrun", "torch.distributed.launch", "accelerate")
 """Launchers that start torch's elastic agent."""
+INTERACTIVE = ("bash", "interactive")
+STRATEGIES = ("'ddp'", "'fsdp'", "'deepspeed'", "'ddp_find_unused_parameters_true'")
+HIDES = ("**", "plugins")
+"""Arguments behind which other nodes, or another environment, may be."""
+OF_A_KEY = re.compile(r"""\w+\[(['"])(?P<key>\w+)\1\]""")
 
 
 def under_srun(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
@@ -37,6 +44,57 @@ def under_srun(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                     ),
                 ),
             )
+
+
+def nodes_under_srun(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Lightning under srun refuses another number of nodes than that of the job.
+
+    Source: lightning/fabric/plugins/environments/slurm.py, validate_settings, which the strategies
+    of one process for each device call (pytorch/strategies/launchers/subprocess_script.py).
+    """
+    launch, made = plan.launch, script.of(*OF_LIGHTNING)
+    asked = launch.all("nodes")
+    # In a job of these names, Lightning ignores Slurm.
+    apart = any(one.value in INTERACTIVE for one in launch.settings if "job_name" in one.name)
+    if launch.launcher != "python" or "srun" not in launch.around or len(made) != 1 or apart:
+        return
+    # srun may take a part of the nodes.
+    if len({one.value for one in asked}) != 1 or not asked[0].number:
+        return
+    trainer, nodes = made[0], asked[0]
+    own = _number(trainer.argument("num_nodes") or "1", launch)
+    devices = _number(trainer.argument("devices") or "", launch)
+    alone = devices is None or devices.number in (None, 1)
+    several = trainer.argument("strategy") in STRATEGIES or not alone
+    if not trainer.name.endswith("Trainer") or not {*trainer.keywords}.isdisjoint(HIDES):
+        return
+    if own is None or not own.number or own.number == nodes.number or not several:
+        return
+    at = f" ({own.at})" if own.at else ""
+    # The script may set the key of a configuration itself.
+    sure = "[" not in (trainer.argument("num_nodes") or "")
+    yield Finding(
+        severity=Severity.ERROR if sure else Severity.WARNING,
+        confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        because=f"{shown(trainer.at)} has num_nodes {own.value}{at}, and Slurm starts it on "
+        f"{nodes.value} ({nodes.at}): Lightning raises a ValueError",
+        evidence=(Observation(name="nodes", value=nodes.number or 0, source=nodes.at),),
+        fixes=(
+            Fix.python(
+                summary="ask for the nodes of the job, in the script or in its configuration",
+                paste=f"num_nodes={nodes.value}",
+            ),
+        ),
+    )
+
+
+def _number(text: str, launch: Launch) -> Setting | None:
+    """A number of the source, ``2``, ``args.nodes`` or ``cfg["nodes"]``; None: not known."""
+    if text.isdigit():
+        return Setting(name="", value=text)
+    keyed = OF_A_KEY.fullmatch(text)
+    key = keyed["key"] if keyed else text.partition(".")[2]
+    return launch.get(f"arg.{key}") if key else None
 
 
 def under_torchrun(plan: LaunchPlan, script: Script) -> Iterator[Finding]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace as with_fields
 
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.source_text import nodes
 from ddoctor.launch.option_source import named
 
 
-def started(tree: ast.Module, name: str) -> Iterator[Setting]:
-    """Its workers as ``ray.ranks``, empty if no constant, the values of its loop, and its cluster.
+def started(tree: ast.Module, name: str, known: Sequence[Setting]) -> Iterator[Setting]:
+    """Its workers as ``ray.ranks``, empty if not known, the values of its loop, and its cluster.
 
     ``ray.address`` is that of a cluster that runs already, and ``ray.env.NAME`` a variable that
     all workers get, with an empty name where the source does not show which ones.
@@ -26,8 +28,7 @@ def started(tree: ast.Module, name: str) -> Iterator[Setting]:
             if word.arg == "worker_runtime_env":
                 yield Setting(name="ray.env.", value="", file=name, line=word.value.lineno)
             if word.arg == "num_workers" and named(node.func) == "ScalingConfig":
-                value = named(word.value) if isinstance(word.value, ast.Constant) else ""
-                yield Setting(name="ray.ranks", value=value, file=name, line=word.value.lineno)
+                yield _workers(tree, word.value, name, known)
             elif word.arg == "train_loop_config" and isinstance(word.value, ast.Dict):
                 pairs = zip(word.value.keys, word.value.values, strict=True)
                 for key, one in pairs:
@@ -38,6 +39,38 @@ def started(tree: ast.Module, name: str) -> Iterator[Setting]:
                             file=name,
                             line=one.lineno,
                         )
+
+
+def _workers(tree: ast.Module, node: ast.expr, name: str, known: Sequence[Setting]) -> Setting:
+    """The number that is written, or that an argument gives, such as ``args.workers``."""
+    text = ast.unparse(node)
+    if _is_parsed(tree, node):
+        key = f"arg.{text.rpartition('.')[2]}"
+        given = next((one for one in known if one.name == key), None)
+        if given is not None and given.number:
+            return with_fields(given, name="ray.ranks")
+    value = text if isinstance(node, ast.Constant) else ""
+    return Setting(name="ray.ranks", value=value, file=name, line=node.lineno)
+
+
+def _is_parsed(tree: ast.Module, node: ast.expr) -> bool:
+    """Whether it is an attribute of what ``parse_args`` returns, and nothing sets it."""
+    if not isinstance(node, ast.Attribute):
+        return False
+    made = [
+        one.value
+        for one in nodes(tree)
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == ast.unparse(node.value)
+    ]
+    parsed = [isinstance(one, ast.Call) and named(one.func) == "parse_args" for one in made]
+    stored = [
+        one
+        for one in nodes(tree)
+        if isinstance(one, ast.Attribute)
+        and isinstance(one.ctx, ast.Store)
+        and one.attr == node.attr
+    ]
+    return bool(parsed) and all(parsed) and not stored
 
 
 def _joined(call: ast.Call, name: str) -> Iterator[Setting]:

@@ -121,7 +121,7 @@ def read(
             told.settings += accelerator_calls.written(tree, name)
             told.settings += optimizer_calls.rates(tree, name)
             told.settings += lightning_calls.started(tree, name)
-            told.settings += ray_calls.started(tree, name)
+            told.settings += ray_calls.started(tree, name, told.settings)
             told.settings += _said(path, tree, name)
             told.settings += dataset_length.written(tree, name)
             found = [modules.Module(tree, path, (folder, path.parent))]

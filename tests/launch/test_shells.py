@@ -10,7 +10,7 @@ import pytest
 from ddoctor.errors import DoctorError
 from ddoctor.models import Severity
 from tests.launch.files import FSDP, SCRIPT, told
-from tests.launch.reviewed import causes
+from tests.launch.reviewed import causes, reviewed
 from tests.launched import launched
 
 SLURM = """
@@ -287,6 +287,47 @@ def test_a_task_for_each_device_of_lightning(
     (tmp_path / "job.sbatch").write_text(script)
     found = causes(tmp_path, "sbatch job.sbatch", source)
     assert ("launch-config-invalid" in found) is wrong
+
+
+OF_NODES = """
+    import argparse
+    import yaml
+    import lightning as L
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--nodes", type=int, default=1)
+    args = parser.parse_args()
+    cfg = yaml.safe_load(open("own.yaml"))
+    L.Trainer(accelerator="gpu", devices=4, {}).fit(model)
+"""
+OF_FOUR = "#!/bin/bash\n#SBATCH -N 2\n#SBATCH --ntasks-per-node=4 --gres=gpu:4 --cpus-per-task=9\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "line", "wrong"),
+    [
+        ("num_nodes=1", "srun python train.py", True),
+        ("strategy='ddp'", "srun python train.py", True),
+        ("num_nodes=args.nodes", "srun python train.py --nodes 4", True),
+        ("num_nodes=args.nodes", "srun python train.py", True),
+        ('num_nodes=cfg["num_nodes"]', "srun python train.py", True),
+        ("num_nodes=2", "srun python train.py", False),
+        ("num_nodes=args.nodes", "srun python train.py --nodes=2", False),
+        ("num_nodes=args.nodes", "srun python train.py --nodes $SLURM_NNODES", False),
+        ('num_nodes=int(os.environ["SLURM_NNODES"])', "srun python train.py", False),
+        ("**cfg", "srun python train.py", False),
+        ("num_nodes=nodes", "srun python train.py --nodes 4", False),
+        ("num_nodes=1, plugins=[environment()]", "srun python train.py", False),
+        # A part of the nodes.
+        ("num_nodes=1", "srun -N 1 python train.py", False),
+        ("num_nodes=1", "srun --job-name=interactive python train.py", False),
+    ],
+)
+def test_nodes_of_lightning(tmp_path: Path, given: str, line: str, wrong: bool) -> None:
+    (tmp_path / "own.yaml").write_text("num_nodes: 3\n")
+    (tmp_path / "job.sbatch").write_text(f"{OF_FOUR}{line}\n")
+    found = reviewed(tmp_path, "sbatch job.sbatch", OF_NODES.format(given))
+    told = [one for one in found if "has num_nodes" in one.because]
+    assert [one.cause for one in told] == ["launch-config-invalid"] * wrong
 
 
 @pytest.mark.parametrize(

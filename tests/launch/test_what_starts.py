@@ -146,6 +146,38 @@ def test_the_rate_that_the_optimizer_gets(
     assert told.get("learning rate") == rate
 
 
+BY_AN_ARGUMENT = """
+    import argparse
+    from ray.train import ScalingConfig
+    from ray.train.torch import TorchTrainer
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--num-workers", type=int, default=2)
+    args = parser.parse_args()
+    {}
+    TorchTrainer(loop, scaling_config=ScalingConfig(num_workers={}, use_gpu=True)).fit()
+"""
+UNKNOWN = "a number of ranks that is not known here, by ray"
+
+
+@pytest.mark.parametrize(
+    ("before", "workers", "line", "told"),
+    [
+        ("", "args.num_workers", "--num-workers 8", "8 ranks, by ray"),
+        ("", "args.num_workers", "--num-workers=6", "6 ranks, by ray"),
+        ("", "args.num_workers", "", "2 ranks, by ray"),
+        ("args.num_workers = count()", "args.num_workers", "--num-workers 8", UNKNOWN),
+        ("", "own.num_workers", "--num-workers 8", UNKNOWN),
+        ("", "args.num_workers - 1", "--num-workers 8", UNKNOWN),
+        ("args = changed(args)", "args.num_workers", "--num-workers 8", UNKNOWN),
+    ],
+)
+def test_workers_that_an_argument_gives(
+    tmp_path: Path, before: str, workers: str, line: str, told: str
+) -> None:
+    source = BY_AN_ARGUMENT.format(before, workers)
+    assert head(tmp_path, f"ray job submit -- python train.py {line}", source)["starts"] == told
+
+
 @pytest.mark.parametrize(
     ("uses", "line", "told"),
     [
