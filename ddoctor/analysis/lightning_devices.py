@@ -77,7 +77,8 @@ def nodes_under_srun(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         severity=Severity.ERROR if sure else Severity.WARNING,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
         because=f"{shown(trainer.at)} has num_nodes {own.value}{at}, and Slurm starts it on "
-        f"{nodes.value} ({nodes.at}): Lightning raises a ValueError",
+        f"{nodes.value} node{'s' * (nodes.number != 1)} ({nodes.at}): "
+        "Lightning raises a ValueError",
         evidence=(Observation(name="nodes", value=nodes.number or 0, source=nodes.at),),
         fixes=(
             Fix.python(
