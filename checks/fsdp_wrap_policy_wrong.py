@@ -22,7 +22,7 @@ from ddoctor.analysis import endings
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.named_models import OF_MODELS
 from ddoctor.analysis.script_source import shown
-from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script, SourceCall, SourceLayer
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -45,10 +45,8 @@ REFUSED = re.compile(
 
 def in_a_launch(launch: Launch) -> Iterator[Finding]:
     """accelerate takes an empty name for a class that the model does not have."""
-    policy, wrapped = launch.get("fsdp.auto_wrap_policy"), launch.get(CLASSES)
-    if policy is None or policy.value != "TRANSFORMER_BASED_WRAP" or wrapped is None:
-        return
-    if not wrapped.value.strip():
+    wrapped = _named(launch)
+    if wrapped is not None and not wrapped.value.strip():
         yield Finding(
             severity=Severity.ERROR,
             confidence=Confidence.LIKELY,
@@ -64,6 +62,13 @@ def in_a_launch(launch: Launch) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def _named(launch: Launch) -> Setting | None:
+    """The classes that accelerate's file names for its policy; None: it wraps otherwise."""
+    policy = launch.get("fsdp.auto_wrap_policy")
+    by_blocks = policy is not None and policy.value == "TRANSFORMER_BASED_WRAP"
+    return launch.get(CLASSES) if by_blocks else None
 
 
 FAMILIES = {
@@ -87,9 +92,8 @@ OF_MODEL = ("model", "model_path", "model_name", "model_name_or_path", "model_id
 
 def of_another_model(launch: Launch, script: Script | None) -> Iterator[Finding]:
     """accelerate's file names a block of another family of models, and accelerate refuses that."""
-    policy, wrapped = launch.get("fsdp.auto_wrap_policy"), launch.get(CLASSES)
-    by_blocks = policy is not None and policy.value == "TRANSFORMER_BASED_WRAP"
-    if wrapped is None or not by_blocks:
+    wrapped = _named(launch)
+    if wrapped is None:
         return
     block = wrapped.value.strip()
     other = _family(block)
@@ -120,9 +124,8 @@ WITHIN = {"Transformer": {"TransformerEncoderLayer", "TransformerDecoderLayer"}}
 
 def of_no_layer(launch: Launch, script: Script) -> Iterator[Finding]:
     """accelerate's file names a block that is no class of the script's own models."""
-    policy, wrapped = launch.get("fsdp.auto_wrap_policy"), launch.get(CLASSES)
-    by_blocks = policy is not None and policy.value == "TRANSFORMER_BASED_WRAP"
-    if wrapped is None or not by_blocks or not script.own_layers:
+    wrapped = _named(launch)
+    if wrapped is None or not script.own_layers:
         return
     known = _layers(script)
     blocks = filter(None, (one.strip() for one in wrapped.value.split(",")))
