@@ -172,8 +172,12 @@ def _counted_twice(rank: Growth) -> bool:
 
 def _growth(rank: Growth) -> float:
     """Growth in MiB per step of GPU memory, else of host memory; 0 if it does not grow steadily."""
-    for amounts in (rank.device, rank.used):
-        found = trend(rank.steps, amounts)
+    device = trend(rank.steps, rank.device)
+    # A GPU is looked at in the middle of steps, between which it holds far less. Where the tensors
+    # themselves were counted, growth need not stand out from that.
+    if device is not None and _counted_twice(rank) and device.growth > device.swing:
+        return device.per_step
+    for found in (device, trend(rank.steps, rank.used)):
         if found is not None and found.proves():
             return found.per_step
     return 0.0

@@ -13,7 +13,6 @@ from ddoctor.analysis import loop_lines, loop_work, stretches
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.loop_work import COLLECTION, FORWARD, REST, LoopLine, Place
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
-from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
@@ -79,7 +78,7 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
         spent = stretches.lasting(stretches.means(rank.spent(phase)))
         for row in rows:
             own = (row.file, row.line) == makes
-            asked = own or loop_lines.does(_frame(row)) == loop_lines.COLLECTS
+            asked = own or loop_lines.does(row.frame) == loop_lines.COLLECTS
             if phase == COLLECTION and not asked:
                 # Python collects by itself, wherever it is.
                 continue
@@ -93,17 +92,11 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
 
 
 def _activity(line: HotLine) -> Activity:
-    calls = line.calls or (_frame(line),)
+    calls = line.calls or (line.frame,)
     return Activity(
         name=line.phase,
         samples=line.samples,
         calls=calls,
         within=line.within,
         origins=line.origins,
-    )
-
-
-def _frame(line: HotLine) -> Frame:
-    return Frame(
-        file=line.file, line=line.line, function=line.function, text=line.text, of_user=True
     )

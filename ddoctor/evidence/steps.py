@@ -207,6 +207,13 @@ class HotLine(Part, frozen=True, kw_only=True):
     origins: tuple[Origin, ...] = ()
     """In a pass of the model: statements whose values these frames read, directly or not."""
 
+    @property
+    def frame(self) -> Frame:
+        """The line as a frame of the user's."""
+        return Frame(
+            file=self.file, line=self.line, function=self.function, text=self.text, of_user=True
+        )
+
 
 class RankLines(Part, frozen=True, kw_only=True):
     """Sampled lines of one rank, most frequent first."""

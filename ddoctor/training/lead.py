@@ -288,12 +288,13 @@ class _Watch:
             if moment - self._last_step >= max(NEWS_SECONDS, 3 * median(times)):
                 return self._end(limit)
             self.warm_up = min(3, len(times) // 2)
-        # --steps would take longer than --seconds: stop at the next possible step.
+        # --steps would take longer than --seconds: stop at the next possible step, which is looked
+        # for again: the first steps seem short where the host launches them ahead of its GPU.
         at = self._ahead(times)
         if self._stop_at is None or at < self._stop_at:
             self.limit = limit
             self._stop(at)
-        self._deadline = moment + LEAVE_SECONDS
+        self._deadline = moment + NEWS_SECONDS
 
     def _stuck(self, moment: float) -> bool:
         """Whether all ranks are blocked: none uses a CPU, and none changes its phase."""

@@ -3,6 +3,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Confidence, Severity
@@ -48,6 +49,15 @@ def test_the_statement_is_named(findings: Findings) -> None:
     one = rank(graph_tensors=61, graph_tensors_before=1, keeps=keeps)
     (finding,) = findings(CAUSE, run(one))
     assert finding.because.endswith("stored at train.py:30 in train (`history.append(loss)`)")
+
+
+def test_a_gpu_is_looked_at_in_the_middle_of_steps(findings: Findings) -> None:
+    one = rank(graph_tensors=61, graph_tensors_before=1, device=False, per_step=0.1)
+    # Activations come and go by 2 GiB, and 75 MiB stay of each step.
+    device = tuple(900.0 + 75 * step + 2048 * (index % 3) for index, step in enumerate(STEPS))
+    (finding,) = findings(CAUSE, run(replace(one, device=device)))
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(75, rel=0.2)
 
 
 @pytest.mark.parametrize("device", [True, False], ids=["on a GPU", "on a CPU"])

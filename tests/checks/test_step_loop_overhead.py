@@ -92,9 +92,10 @@ def with_ends(section: Steps, idle_forwards: int, idle_backwards: int) -> Steps:
 
 def test_kernels_that_are_launched_too_late(findings: Findings) -> None:
     section = with_ends(steps(USUAL, device="cuda"), 10, 9)
-    (finding,) = findings(CAUSE, section)
-    assert finding.severity is Severity.NOTE, "for how long the GPU idles, is not known"
+    (finding,) = findings(CAUSE, section, lines({FORWARD: 30}))
+    assert finding.severity is Severity.WARNING
     assert "at their ends the GPU has nothing left to do" in finding.because
+    assert "launches it, mostly at train.py:" in finding.because
     assert "torch.compile" in finding.fixes[0].paste
 
 
@@ -115,6 +116,12 @@ def test_quiet_where_kernels_wait_for_the_gpu(
 ) -> None:
     section = with_ends(steps(work, device="cuda"), idle_forwards, idle_backwards)
     assert findings(CAUSE, section) == ()
+
+
+def test_late_launches_in_a_part_of_the_step_are_a_note(findings: Findings) -> None:
+    section = with_ends(steps(with_more("loader", 0.12), device="cuda"), 10, 10)
+    notes = [one for one in findings(CAUSE, section) if "launches" in one.because]
+    assert [one.severity for one in notes] == [Severity.NOTE]
 
 
 def test_quiet_on_a_cpu_and_where_one_gpu_is_behind(findings: Findings) -> None:

@@ -51,6 +51,18 @@ def test_no_optimizer_step_is_said_after_the_time(training: MakeTraining) -> Non
     assert trained.left == []
 
 
+def test_short_first_steps_do_not_put_off_the_end(training: MakeTraining) -> None:
+    """As on a GPU, where the host is ahead: many of these steps would still fit the time."""
+    slow = "\n    if time.perf_counter() - began > 4: time.sleep(0.3); print('slow', flush=True)"
+    loop = LOOP.replace("time.sleep(0.005)", "pass") + slow
+    script = training(HEAD + "began = time.perf_counter()" + loop)
+    with script.started(*alone("--steps=90000", "--seconds=10", "train.py")) as process:
+        trained = script.outcome(process)
+    assert "10 s were over" in trained.stdout, trained.stderr
+    # It stops within 20 slow steps, the last ones that are looked at, and was 60 s late before.
+    assert trained.stdout.count("slow") < 120
+
+
 def test_a_script_that_ends_before_its_steps(training: MakeTraining) -> None:
     script = training(HEAD + "STEPS = 15\n" + LOOP)
     with script.started(*alone("--steps=500", "train.py")) as process:
