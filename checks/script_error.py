@@ -1,4 +1,4 @@
-"""The script itself fails: every rank of the run raises the same exception.
+"""The script itself fails, and no rank, host or network is at fault.
 
 An error on all ranks is an error of the script or of its arguments: a wrong path, a missing key, a
 shape that does not fit. No rank is special, and neither the network nor a host is involved. A run

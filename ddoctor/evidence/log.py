@@ -17,7 +17,7 @@ class LogEvent(Part, frozen=True, kw_only=True):
     """The first such line, without the prefix of its rank."""
     file: str
     line: int
-    """Number of the line in the file, from 1."""
+    """Number of the line in the file, from 1; 0: it is not known."""
     rank: int | None = None
     """None: the line does not say it."""
     host: str = ""
@@ -30,7 +30,9 @@ class LogEvent(Part, frozen=True, kw_only=True):
     @property
     def place(self) -> str:
         """File and line, such as ``train.log:120``."""
-        return f"{self.file}:{self.line}" if self.file else f"line {self.line}"
+        if self.file and self.line:
+            return f"{self.file}:{self.line}"
+        return self.file or f"line {self.line}"
 
     @property
     def who(self) -> str:
@@ -78,7 +80,7 @@ class LastLine(Part, frozen=True, kw_only=True):
 class Log(Section, frozen=True, kw_only=True):
     """All logs of one run, read as one."""
 
-    commands = ("diagnose", "attach")
+    commands = ("diagnose", "attach", "run")
     obtained_by = "ddoctor diagnose LOG"
 
     files: tuple[str, ...]

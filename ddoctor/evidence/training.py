@@ -101,11 +101,13 @@ class RankEnding(Part, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """Its failure in words: the exception in one line, else its last printed line."""
+        """Its failure in words: the exception in one line, else what it printed last."""
         lines = (self.message or self.printed).strip().splitlines() or [""]
         first = _sentence(lines)
         if not self.exception:
-            return lines[-1].strip()
+            # Of C++ the message; the hints of torch follow it.
+            thrown = (line.partition("what():")[2] for line in reversed(lines))
+            return next(filter(None, thrown), lines[-1]).strip()
         if any(line.endswith(TRACEBACK) for line in lines):
             # That of another process, such as a DataLoader worker.
             return f"{lines[-1].strip()} ({lines[0].strip()})"

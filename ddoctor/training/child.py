@@ -38,6 +38,7 @@ from ddoctor.training import command, last_words, stacks, stderr
 from ddoctor.training.history import History
 from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
+from ddoctor.training.native import brief
 from ddoctor.training.written import Written
 
 FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
@@ -361,7 +362,7 @@ class Child:
                     recent=self.written.recent(raised_in),
                     children_seconds=0.0 if self.done else self.use.children_seconds,
                     thread=last_words.of_thread(printed),
-                    printed=redaction.end(printed, KEPT_CHARACTERS) if native else "",
+                    printed=redaction.end(brief(printed), KEPT_CHARACTERS) if native else "",
                 )
             ),
             ended_by_us=self.ended_by_us,

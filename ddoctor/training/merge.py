@@ -36,6 +36,7 @@ from ddoctor.proc.usage import neighbours
 from ddoctor.recorder import tape
 from ddoctor.recorder.recorded import Facts, LoaderFacts
 from ddoctor.recorder.tape import COUNT, StepRow
+from ddoctor.training import native
 from ddoctor.training.messages import Now, Record
 from ddoctor.training.run import NOTHING_WRITTEN, Run
 from ddoctor.training.starts import starts
@@ -75,6 +76,8 @@ def sections(run: Run) -> tuple[Section, ...]:
     )
     if points:
         found.append(LoaderCurve(points=points))
+    if (printed := native.log(_ending(run, one) for one in run.records)) is not None:
+        found.append(printed)
     of_hosts = (unpack(record.host_sections) for record in run.records if record.host_sections)
     return (*(replace(section, host=host) for section in found), *chain.from_iterable(of_hosts))
 

@@ -10,10 +10,9 @@ import os
 import select
 import subprocess
 import threading
-from collections import deque
 from contextlib import suppress
 
-KEPT_CHUNKS = 64
+KEPT_BYTES = 2**19
 CHUNK_BYTES = 8192
 # After the last process has ended, the rest of the pipe is read at once.
 END_SECONDS = 2.0
@@ -39,7 +38,8 @@ class Stderr:
         stopped, going = os.pipe()
         self._stopped = os.fdopen(stopped, "rb", buffering=0)
         self._going = os.fdopen(going, "wb", buffering=0)
-        self._kept: deque[bytes] = deque(maxlen=KEPT_CHUNKS)
+        self._kept = bytearray()
+        self._whole = True
         self._thread = threading.Thread(target=self._pass_on, name="stderr", daemon=True)
         self._thread.start()
 
@@ -52,9 +52,8 @@ class Stderr:
         self._thread.join(END_SECONDS)
         if self._thread.is_alive():
             self._hand_over()
-        kept = tuple(self._kept)
-        printed = b"".join(kept).decode(errors="replace")
-        if len(kept) < KEPT_CHUNKS:
+        printed = self._kept[-KEPT_BYTES:].decode(errors="replace")
+        if self._whole:
             return printed
         # It begins with the rest of a line, or of a key.
         return "".join(printed.splitlines(keepends=True)[1:])
@@ -69,6 +68,13 @@ class Stderr:
         with suppress(OSError), self._pipe:
             subprocess.Popen(["cat"], stdin=self._pipe, stdout=STDERR, start_new_session=True)
 
+    def _keep(self, chunk: bytes) -> None:
+        # Chunks may be of a few bytes each, as those of faulthandler.
+        self._kept += chunk
+        self._whole = self._whole and len(self._kept) <= KEPT_BYTES
+        if len(self._kept) > 2 * KEPT_BYTES:
+            del self._kept[:-KEPT_BYTES]
+
     def _pass_on(self) -> None:
         with self._stopped, self._going:
             while self._stopped not in select.select([self._pipe, self._stopped], [], [])[0]:
@@ -76,7 +82,7 @@ class Stderr:
                 if not chunk:
                     self._pipe.close()
                     return
-                self._kept.append(chunk)
+                self._keep(chunk)
                 # If ddoctor's stderr is closed, the script must still not block.
                 with suppress(OSError):
                     while chunk:
