@@ -6,6 +6,7 @@ import errno
 import os
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from ipaddress import ip_address
 from pathlib import PurePath
 
@@ -43,9 +44,9 @@ def rendezvous() -> Rendezvous:
     if text and not given:
         unseen.append(Unseen(what="MASTER_PORT", why=f"{text!r} is no port number"))
     free, why_not_tried = _free(port, os.environ) if here else (None, "")
+    if free is False and _is_own(port):
+        free, why_not_tried = None, "this is the rank whose own store has the port"
     holder = _holder(port) if free is False else None
-    if holder is not None and holder.pid == os.getpid():
-        free, holder, why_not_tried = None, None, "this is the rank whose own store has the port"
     if why_not_tried:
         unseen.append(Unseen(what=f"whether port {port} is free", why=why_not_tried))
     if free is False and holder is None:
@@ -97,6 +98,14 @@ def _open(port: int) -> None:
                 if error.errno == errno.EADDRNOTAVAIL:
                     continue
                 raise
+
+
+def _is_own(port: int) -> bool:
+    # Asked of this process alone: a child that starts has its sockets, too, and may be found first.
+    with suppress(psutil.Error, OSError):
+        own = psutil.Process().net_connections(kind="tcp")
+        return any(one.laddr[1:2] == (port,) for one in own)
+    return False
 
 
 def _holder(port: int) -> PortHolder | None:

@@ -121,6 +121,18 @@ def test_the_port_of_the_own_store_is_not_taken(monkeypatch: pytest.MonkeyPatch)
     assert "own store" in seen.unseen[0].why
 
 
+def test_the_own_port_in_the_hands_of_a_child_that_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        sleep = [sys.executable, "-c", "import time; print(1, flush=True); time.sleep(600)"]
+        with subprocess.Popen(sleep, stdout=subprocess.PIPE, pass_fds=[listener.fileno()]) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            seen = look(monkeypatch, MASTER_PORT=port)
+            child.kill()
+    assert (seen.port_free, seen.port_holder) == (None, None)
+
+
 @pytest.mark.parametrize("text", ["abc", "70000", "-1"])
 def test_no_port_number(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     seen = look(monkeypatch, MASTER_PORT=text)
