@@ -189,7 +189,7 @@ BALANCE = (
             roots=("uneven-work-per-rank",),
         ),
         loud=("--spread=0.6",),
-        quiet=("--spread=0.3",),
+        quiet=("--spread=0.36",),
     ),
     *doses(
         Case(
