@@ -137,7 +137,7 @@ def slow_in_a_live_run(live: LiveState, rates: tuple[HostRates, ...]) -> Iterato
 def in_a_log(log: Log, hosts: tuple[Disks, ...] | None) -> Iterator[Finding]:
     full = [disk.mount for one in hosts or () for disk in one.disks if disk.size and _is_full(disk)]
     shown = f"; no space is left on {few(full)}" if full else ""
-    for event in log.of("disk-full"):
+    for event in () if log.of("memory-files") else log.of("disk-full"):
         if "/dev/shm" in event.text or "nccl" in event.text.lower():
             continue  # shm-too-small
         yield log_events.finding(

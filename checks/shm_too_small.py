@@ -128,6 +128,9 @@ def too_small(
 
 def in_a_log(log: Log, hosts: tuple[SharedMemory, ...] | None) -> Iterator[Finding]:
     events = log.of(*FAILURES)
+    if not events and log.of("memory-files"):
+        # It writes nothing else there.
+        events = log.of("disk-full")
     if any(one.size < LOW_BELOW for one in hosts or ()):
         return  # told with the size
     if events:

@@ -5,6 +5,7 @@ import pytest
 from ddoctor.evidence.host import Kernel, Memory, SharedMemory
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.logged import event, logged
 
 MIB = 2**20
 
@@ -50,3 +51,12 @@ def test_quiet_where_it_is_enough(findings: Findings, mib: int) -> None:
 
 def test_quiet_when_it_is_large_but_in_use(findings: Findings) -> None:
     assert findings("shm-too-small", SharedMemory(host="a", size=16 * 2**30, free=2**30)) == ()
+
+
+def test_transfers_by_files_in_shared_memory(findings: Findings) -> None:
+    full = event("disk-full", text="OSError: [Errno 28] No space left on device")
+    (finding,) = findings("shm-too-small", logged(event("memory-files"), full))
+    assert finding.severity is Severity.ERROR
+    assert findings("disk-full-or-slow", logged(event("memory-files"), full)) == ()
+    assert findings("shm-too-small", logged(event("memory-files"))) == ()
+    assert findings("shm-too-small", logged(full)) == ()
