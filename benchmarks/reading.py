@@ -22,8 +22,7 @@ from tempfile import TemporaryDirectory
 from tests.traced import Dose, Made
 
 RATE, MEMORY = 50.0, 500.0
-"""MB/s of a usual log, at least; MB of any, at most."""
-USUAL = ("steps", "NCCL")
+"""MB/s of a log, at least, and MB, at most."""
 SNAPSHOT_RATE, SNAPSHOT_MEMORY = 2.0, 1000.0
 FILES = 1_000
 BLOCKS, EVENTS, FRAMES = 1_000_000, 100_000, 40
@@ -207,7 +206,7 @@ def main(arguments: Sequence[str]) -> int:
             write(Path(folder))
             whole = sum(path.stat().st_size for path in Path(folder).iterdir()) / 1e6
             seconds, memory = read(Path(folder))
-        slow = slow or memory > MEMORY or (kind in USUAL and whole / seconds < RATE)
+        slow = slow or memory > MEMORY or whole / seconds < RATE
         told(kind, whole, seconds, memory)
     with TemporaryDirectory() as folder:
         path = Path(folder, "rank0.pickle")

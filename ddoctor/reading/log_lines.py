@@ -29,6 +29,9 @@ LONGEST_BEGINNING = 1_000
 """Bytes of a form that begins the output of a command."""
 FEW_BARS = 64
 """The number of bars that count in a block, the last ones."""
+MOST_ALIKE = 10_000
+"""Lines of one form that are looked at in a file. Each of many ranks writes some. A script may
+catch its exceptions for days, and then the last ones say what the first ones do."""
 
 # The end of a prompt, and the beginning of a command.
 COMMAND = re.compile(rb"[$#] +[a-z]")
@@ -76,6 +79,11 @@ class Meaning:
     bar: bool
     """Whether it can only say how far some work is; the latest of several counts."""
 
+    @property
+    def renewed(self) -> bool:
+        """Whether the latest of many such lines may say something else."""
+        return self.prompt or bool(self.outputs) or any(one.row.latest for one in self.patterns)
+
 
 @dataclass
 class Forms:
@@ -84,6 +92,12 @@ class Forms:
     _known: dict[bytes, Meaning | None] = field(default_factory=dict)
     _words: dict[bytes, tuple[bytes, ...]] = field(default_factory=dict)
     """By word, the texts that a form with this word may hold."""
+    _alike: dict[bytes, int] = field(default_factory=dict)
+    """How often each form with a meaning was met in the file."""
+
+    def begin(self) -> None:
+        """Begin a file."""
+        self._alike.clear()
 
     def of_block(self, block: bytes) -> Sequence[Meaning | None]:
         """What each line of a block may mean; None: nothing."""
@@ -92,10 +106,23 @@ class Forms:
             self._of_parts(form) if CARRIAGE_RETURN in form else self._meaning(form)
             for form in forms
         ]
-        bars = [place for place, meaning in enumerate(meanings) if meaning and meaning.bar]
+        bars = []
+        for place, meaning in enumerate(meanings):
+            if meaning is None:
+                continue
+            if meaning.bar:
+                bars.append(place)
+            elif not meaning.renewed and self._too_often(forms[place]):
+                meanings[place] = None
         for place in bars[:-FEW_BARS]:
             meanings[place] = None
         return meanings
+
+    def _too_often(self, form: bytes) -> bool:
+        met = self._alike.get(form, 0)
+        if met < MOST_ALIKE and len(form) <= LONGEST_FORM and len(self._alike) < MOST_FORMS:
+            self._alike[form] = met + 1
+        return met >= MOST_ALIKE
 
     def _of_parts(self, form: bytes) -> Meaning | None:
         """What a line may mean that overwrites itself, as bars of progress do."""

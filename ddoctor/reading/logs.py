@@ -88,6 +88,7 @@ class LogReader:
         self.files.append(given.name)
         self._of_file = prefixes.of_file(given.path)
         self._near = Surroundings(given.name)
+        self._forms.begin()
         try:
             for block in blocks(content):
                 self._block(block)

@@ -11,6 +11,7 @@ from ddoctor.evidence.log import Excerpt, Log
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence
 from ddoctor.reading import reader
+from ddoctor.reading.log_lines import MOST_ALIKE
 
 LOST = "[127.0.0.1]:4711: Connection closed by peer"
 
@@ -131,3 +132,19 @@ def test_the_last_line_of_ranks_that_only_stop(tmp_path: Path) -> None:
 def test_of_a_rank_with_a_file_of_its_own_its_last_line_counts(tmp_path: Path) -> None:
     log, _ = read(tmp_path, rank3="step 10\nstep 11\n\n", a=raises(1, "cat"))
     assert [(one.text, one.line) for one in log.last if one.rank == 3] == [("step 11", 2)]
+
+
+def test_what_is_written_for_days_is_looked_at_no_more(tmp_path: Path) -> None:
+    """Not from the first times on, and each file begins anew; what follows is told."""
+    caught = "".join(f"[rank{n % 8}]: ValueError: no row {n}\n" for n in range(MOST_ALIKE + 5000))
+    last = raises(3, "b")
+    _, run = read(tmp_path, a=caught + last, b=raises(4, "c"))
+    assert {one.exception for one in run.failures} >= {"KeyError"}
+    assert {one.rank for one in run.failures if one.exception == "KeyError"} == {3, 4}
+
+
+def test_the_next_line_of_a_logger_is_no_part_of_a_message(tmp_path: Path) -> None:
+    """Its time was taken off, as one that a container's log puts before each line."""
+    more = "[rank0]: 2026-11-25 10:01:01 - INFO - step: 12 loss: 0.3\n"
+    _, run = read(tmp_path, a="[rank0]: ValueError: no row\n" + more + raises(1, "b"))
+    assert run.failures[0].message == "no row"
