@@ -56,7 +56,8 @@ FEW = 6
 def diagnose(evidence: Evidence, checks: Sequence[Check]) -> tuple[Result, ...]:
     """Run every way of every check that has its evidence; the others are skipped with a reason."""
     ways = tuple(way for check in checks for way in check.ways)
-    tables = {need.section for way in ways for need in way.needs.values()}
+    # A table takes longer to read than most checks to judge.
+    tables = {need.section for way in ways if _can(way, evidence) for need in way.needs.values()}
     known = (knowledge.load(table) for table in tables if issubclass(table, Known))
     informed = evidence.with_sections(*known)
     derived: dict[tuple[object, ...], Derived] = {}
@@ -155,6 +156,14 @@ def _of_files(section: Section) -> bool:
     return "diagnose" in section.commands and not collected
 
 
+def _can(way: Way, evidence: Evidence) -> bool:
+    """Return whether some host may have all that this way needs."""
+    return all(
+        need.optional or issubclass(need.section, Known) or evidence.all(need.section)
+        for need in way.needs.values()
+    )
+
+
 def _run(
     way: Way, evidence: Evidence, derived: dict[tuple[object, ...], Derived]
 ) -> Iterator[Result]:
@@ -171,12 +180,12 @@ def _run(
             for name, need in way.needs.items()
         }
         missing = [
-            need
+            need.section
             for name, need in way.needs.items()
-            if given[name] in (None, ()) and not need.optional
+            if given[name] in (None, ()) and not (need.optional or issubclass(need.section, Known))
         ]
         if missing:
-            why = _why_missing(missing[0].section, evidence, host)
+            why = _why_missing(missing[0], evidence, host)
             skips.setdefault(why, []).append(host)
         else:
             same = tuple(map(_identity, given.values()))

@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from threading import Thread
+from threading import Thread, get_native_id
 from typing import TYPE_CHECKING
 
 from ddoctor import check_catalog, engine
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from ddoctor.report.metrics import Metrics
 
 QUIT = "q"
+# What is not sampling takes the CPU time that the ranks leave, at least a tenth of a full core.
+NICENESS = 10
 
 Show = Callable[[Report, Evidence], None]
 
@@ -46,7 +48,11 @@ def once(
         started(
             f"sampling {len(rows)} rank{'s' if len(rows) > 1 else ''} for {sampling.seconds:.0f} s"
         )
-        for evidence in attach.observe(rows, sampling, options):
+        for end, evidence in zip(
+            sampling.ends, attach.observe(rows, sampling, options), strict=True
+        ):
+            if end == sampling.ends[-1]:
+                _make_way()
             last = engine.examine(evidence, "attach"), evidence
             started(f"still sampling; so far: {wording.so_far(last[0])}")
     if last is None:
@@ -54,7 +60,13 @@ def once(
     return last
 
 
+def _make_way() -> None:
+    """Let the ranks go before this thread, and what it starts."""
+    os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
+
+
 def _read_checks() -> None:
+    _make_way()
     # The engine reports broken checks when it examines.
     with suppress(Exception):
         check_catalog.discover()
