@@ -138,6 +138,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.WARNING,
         )
+    yield from _on_some_hosts(log)
     failed, networks = log.of("ofi-failed"), log.of("nccl-network")
     if failed and any(one.values["network"] == "Socket" for one in networks):
         yield log_events.finding(
@@ -150,6 +151,27 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             ),
             severity=Severity.WARNING if log.several_hosts else Severity.NOTE,
             confidence=Confidence.POSSIBLE,
+        )
+
+
+def _on_some_hosts(log: Log) -> Iterator[Finding]:
+    used: dict[str, set[str]] = {}
+    for event in log.of("nccl-network"):
+        if event.host:
+            used.setdefault(event.host, set()).add(event.values["network"])
+    without = [host for host, networks in used.items() if networks == {"Socket"}]
+    others = set().union(*used.values()) - {"Socket"}
+    if without and others and not any({"Socket"} < networks for networks in used.values()):
+        events = [one for one in log.of("nccl-network") if one.host in without]
+        yield log_events.finding(
+            events,
+            f"NCCL uses {', '.join(sorted(others))} on other hosts, and TCP on "
+            f"{', '.join(without)}",
+            Fix(
+                summary="compare the hosts: devices, image, and variables of NCCL",
+                paste="ls /sys/class/infiniband /dev/infiniband; ibv_devices; env | grep NCCL",
+            ),
+            severity=Severity.WARNING,
         )
 
 

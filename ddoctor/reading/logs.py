@@ -212,6 +212,8 @@ class LogReader:
         text = line.decode(errors="replace").lstrip(NOTHING)
         if self._indent and not text[: self._indent].strip(" "):
             text = text[self._indent :]
+        if self._label is None:
+            self._label = prefixes.label_before(text)
         return prefixes.parsed(text, self._label)
 
     def _known(self, said: Said) -> Said:

@@ -43,10 +43,12 @@ NAMED = re.compile(r"\(\?P<(\w+)>")
 # In one expression a name stands once: the groups count, and have the names at their places.
 ANY = re.compile("|".join(NAMED.sub("(", form) for form in FORMS))
 NAMES = tuple(NAMED.findall("".join(FORMS)))
-# These look like ordinary text, so that nearly each line of a file must begin with them.
+# These look like ordinary text, so that nearly each line of a file must begin with them, or the
+# rest of one is what a process begins a line with.
 LABEL = re.compile(rf"^ *(?P<rank>{NUMBER}): ")
 # Names of hosts in a cluster have a number, and levels such as INFO have none.
 PDSH = re.compile(rf"(?=[A-Za-z.-]{{0,60}}\d)(?P<host>{HOST}): (?=\S)")
+BEGINNING = re.compile(rf"\[rank{NUMBER}\]: ?|Traceback \(most recent call last\):")
 
 # torchrun --log-dir has a folder for each local rank; others put the rank into the name of the
 # file, or of its folder.
@@ -124,6 +126,20 @@ def parsed(line: str, label: re.Pattern[str] | None = None) -> Said:
         host=told.get("host", ""),
         pid=int(pid) if pid else None,
     )
+
+
+def label_before(text: str) -> re.Pattern[str] | None:
+    """The label of a line whose rest is what a process begins a line with; None: none.
+
+    DeepSpeed's launcher and a job's script write lines without one, too.
+    """
+    if (match := LABEL.match(text)) and BEGINNING.match(text, match.end()):
+        return LABEL
+    if (match := PDSH.match(text)) and BEGINNING.match(text, match.end()):
+        # Other hosts have other numbers.
+        alike = re.sub(r"\d+", r"\\d+", re.escape(match["host"]))
+        return re.compile(rf"(?P<host>{alike}): (?=.)")
+    return None
 
 
 def label_of(lines: list[str]) -> re.Pattern[str] | None:

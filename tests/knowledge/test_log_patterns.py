@@ -25,7 +25,7 @@ def test_a_row(row: LogPattern) -> None:
         assert len(text.encode().translate(None, DIGITS)) >= (2 if row.latest else 4)
 
 
-def test_each_name_is_there_once_and_some_check_asks_for_it() -> None:
+def test_each_name_is_there_once_and_is_asked_for() -> None:
     names = [row.name for row in ROWS]
     assert len(set(names)) == len(names)
     checks = {check.name.replace("-", "_") for check in check_catalog.discover()}
@@ -33,5 +33,7 @@ def test_each_name_is_there_once_and_some_check_asks_for_it() -> None:
     # What a rank printed as it ended belongs to its ending.
     texts.append((ROOT / "ddoctor/reading/logs.py").read_text())
     texts.append((ROOT / "ddoctor/analysis/log_events.py").read_text())
+    # What NCCL chose is shown.
+    texts.append((ROOT / "ddoctor/report/nccl.py").read_text())
     texts += [f'"{row.unless}"' for row in knowledge.load(Messages).messages]
     assert [name for name in names if not any(f'"{name}"' in text for text in texts)] == []

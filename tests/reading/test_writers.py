@@ -55,6 +55,38 @@ def test_labels_of_srun_and_pdsh_count_where_nearly_each_line_has_one() -> None:
     assert prefixes.label_of(["1: a", "step 3", "loss 0.1", "step 4", "loss 0.2"]) is None
 
 
+@pytest.mark.parametrize(
+    ("line", "others"),
+    [
+        ("worker-1: [rank1]: Traceback (most recent call last):", "worker-23: x"),
+        ("10.0.0.4: Traceback (most recent call last):", "10.0.0.17: x"),
+        (" 3: Traceback (most recent call last):", "11: x"),
+    ],
+)
+def test_a_label_counts_where_a_process_begins_a_line_after_it(line: str, others: str) -> None:
+    label = prefixes.label_before(line)
+    assert label is not None
+    assert prefixes.parsed(line, label).text == "Traceback (most recent call last):"
+    assert prefixes.parsed(others, label).text == "x"
+    assert prefixes.parsed("conv2: y", label).text == "conv2: y"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "worker-1: step 3",
+        "conv2: Linear",
+        "3: step 4",
+        "ERROR: Traceback (most recent call last):",
+        "Traceback (most recent call last):",
+        "[rank3]: Traceback (most recent call last):",
+        "epoch 3: Traceback (most recent call last):",
+    ],
+)
+def test_no_label(line: str) -> None:
+    assert prefixes.label_before(line) is None
+
+
 RAISES = "Traceback (most recent call last):\nValueError: bad\n"
 
 
