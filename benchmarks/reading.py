@@ -52,9 +52,8 @@ def step(number: int) -> str:
 def nccl(number: int) -> str:
     """A channel, as NCCL_DEBUG=INFO tells it."""
     gpu = number % 8
-    return (
-        f"node-{number % 4}:{gpu}:9 [{gpu}] NCCL INFO Channel {number % 32} : {gpu} -> 3 via P2P\n"
-    )
+    said = f"Channel {number % 32:02}/0 : {gpu}[{gpu}] -> 3[3] via P2P/CUMEM"
+    return f"node-{number % 4}:{gpu}:9 [{gpu}] NCCL INFO {said}\n"
 
 
 def bar(number: int) -> str:

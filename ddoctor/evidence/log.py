@@ -126,6 +126,11 @@ class LineText(Part, frozen=True, kw_only=True):
         """Whether of several such lines the last one counts."""
         return False
 
+    @property
+    def few(self) -> bool:
+        """Whether the first of many such lines of a file say as much as all."""
+        return False
+
 
 class LogPattern(LineText, frozen=True, kw_only=True):
     """A text whose meaning is up to the checks that ask for it."""
@@ -134,6 +139,8 @@ class LogPattern(LineText, frozen=True, kw_only=True):
     """How many of the following lines belong to it, joined by blanks."""
     latest: bool = False
     """Whether of several such lines the last one counts, as of a bar of progress."""
+    few: bool = False
+    """Whether the first of many such lines of a file say as much as all."""
 
 
 class LogPatterns(Known, frozen=True, kw_only=True):

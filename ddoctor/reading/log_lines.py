@@ -32,6 +32,8 @@ FEW_BARS = 64
 MOST_ALIKE = 10_000
 """Lines of one form that are looked at in a file. Each of many ranks writes some. A script may
 catch its exceptions for days, and then the last ones say what the first ones do."""
+FEW_ALIKE = 64
+"""The same for lines of which each rank writes many that say the same, such as NCCL's channels."""
 
 # The end of a prompt, and the beginning of a command.
 COMMAND = re.compile(rb"[$#] +[a-z]")
@@ -78,8 +80,10 @@ class Meaning:
     """Whether it may be a command at a prompt."""
     bar: bool
     """Whether it can only say how far some work is; the latest of several counts."""
+    few: bool
+    """Whether the first of many such lines of a file say as much as all."""
 
-    @property
+    @cached_property
     def renewed(self) -> bool:
         """Whether the latest of many such lines may say something else."""
         return self.prompt or bool(self.outputs) or any(one.row.latest for one in self.patterns)
@@ -112,17 +116,18 @@ class Forms:
                 continue
             if meaning.bar:
                 bars.append(place)
-            elif not meaning.renewed and self._too_often(forms[place]):
+            elif not meaning.renewed and self._too_often(forms[place], meaning):
                 meanings[place] = None
         for place in bars[:-FEW_BARS]:
             meanings[place] = None
         return meanings
 
-    def _too_often(self, form: bytes) -> bool:
+    def _too_often(self, form: bytes, meaning: Meaning) -> bool:
+        most = FEW_ALIKE if meaning.few else MOST_ALIKE
         met = self._alike.get(form, 0)
-        if met < MOST_ALIKE and len(form) <= LONGEST_FORM and len(self._alike) < MOST_FORMS:
+        if met < most and len(form) <= LONGEST_FORM and len(self._alike) < MOST_FORMS:
             self._alike[form] = met + 1
-        return met >= MOST_ALIKE
+        return met >= most
 
     def _of_parts(self, form: bytes) -> Meaning | None:
         """What a line may mean that overwrites itself, as bars of progress do."""
@@ -136,6 +141,7 @@ class Forms:
             tuple(dict.fromkeys(kind for meaning in found for kind in meaning.outputs)),
             prompt=any(meaning.prompt for meaning in found),
             bar=all(meaning.bar for meaning in found),
+            few=all(meaning.few for meaning in found),
         )
 
     def _meaning(self, form: bytes) -> Meaning | None:
@@ -178,7 +184,8 @@ def _meaning(form: bytes) -> Meaning | None:
     if not (found or other):
         return None
     bar = not other and all(one.row.latest for one in found)
-    return Meaning(found, outputs, prompt=prompt, bar=bar)
+    few = not other and all(one.row.few for one in found)
+    return Meaning(found, outputs, prompt=prompt, bar=bar, few=few)
 
 
 def _holds(form: bytes, texts: tuple[bytes, ...]) -> bool:

@@ -35,6 +35,8 @@ MOST_EXCERPTS = 50
 """Excerpts that are kept of the lines of one pattern."""
 MOST_LAST = 2_000
 """Lines at the end of a file in which the last one of each rank is looked for."""
+FEW_LAST = 200
+"""If none of these at the end names a rank, no line of the file may."""
 NOBODY = Said("")
 NOTHING = "\0\ufeff"
 """What may be before a line: NUL bytes of a file with a hole, a mark of the byte order."""
@@ -135,7 +137,9 @@ class LogReader:
     def _look_at_the_end(self) -> None:
         """Remember the last line of each rank."""
         found = set[int]()
-        for number, line in self._near.backwards(MOST_LAST):
+        for looked, (number, line) in enumerate(self._near.backwards(MOST_LAST)):
+            if looked == FEW_LAST and not found:
+                break
             said = self._said(line)
             text = said.text.strip()
             if said.rank is None or said.rank in found or not text:

@@ -10,6 +10,7 @@ from ddoctor import engine
 from ddoctor.evidence.log import Log
 from ddoctor.models import Report, Severity
 from ddoctor.reading import reader
+from ddoctor.reading.log_lines import FEW_ALIKE
 from ddoctor.report import nccl
 
 CAUSE = "rdma-not-used-tcp-fallback"
@@ -89,7 +90,7 @@ def test_many_ranks_say_it_once(tmp_path: Path) -> None:
     (tmp_path / "nccl.log").write_text("\n".join(lines))
     evidence, _ = reader.read([tmp_path / "nccl.log"])
     (log,) = evidence.all(Log)
-    assert sum(one.count for one in log.of("nccl-transport")) == 64 * 24
+    assert sum(one.count for one in log.of("nccl-transport")) == FEW_ALIKE < 64 * 24
     assert dict(nccl.choices(evidence)) == {"its channels": "P2P/CUMEM"}
 
 
