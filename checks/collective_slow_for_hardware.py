@@ -17,6 +17,7 @@ To fix it, unset ``NCCL_P2P_DISABLE`` and ``NCCL_P2P_LEVEL``, and check the NVLi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.evidence.gpus import Gpus
@@ -34,6 +35,13 @@ JUDGED_FROM = 256 * 2**20
 # is also where a known machine counts as bad.
 PLANNED_SHARE = 0.7
 
+# Hosts of four and more of these have 4 × 200 Gbit/s (Google's a3, HPE's with GH200) to
+# 8 × 400 Gbit/s. TCP reaches a few GB/s there, and one port of 100 Gbit/s 12.5 GB/s.
+FABRIC = re.compile(r"\b(?:H100 80GB HBM3|H200|H800|GH200|B200|GB200|B300|GB300)\b(?! NVL)")
+FEWEST_PER_HOST = 4
+LEAST_BETWEEN_HOSTS = 12.5
+LARGE_BETWEEN_HOSTS = 64 * 2**20
+
 
 def known_gpus(
     all_reduce: AllReduce, models: GpuModels, figures: AllReduceFigures, gpus: Gpus | None
@@ -48,6 +56,26 @@ def in_nccl_tests(
     for test in nccl_tests.tests:
         if test.collective == "all_reduce":
             yield from _compared(test, models, figures, gpus)
+
+
+def between_hosts(nccl_tests: NcclTests) -> Iterator[Finding]:
+    """Less than a tenth of what the adapters of such hosts carry, whatever their make."""
+    for test in nccl_tests.tests:
+        hosts = {place.host for place in test.ranks}
+        each = len(test.ranks) / len(hosts) if hosts else 0
+        large = [point for point in test.points if point.bytes >= LARGE_BETWEEN_HOSTS]
+        if len(hosts) < 2 or each < FEWEST_PER_HOST or test.collective != "all_reduce" or not large:
+            continue
+        point = max(large, key=lambda one: one.bytes)
+        if FABRIC.search(test.device_name or "") and point.bus_bandwidth < LEAST_BETWEEN_HOSTS:
+            yield _finding(
+                test,
+                point,
+                f"hosts with {each:.0f} of these GPUs have adapters for several times that: NCCL "
+                "may use TCP or one slow adapter (NCCL_DEBUG=INFO prints which)",
+                expected=LEAST_BETWEEN_HOSTS,
+                source="offers of clouds and vendors: 4 × 200 Gbit/s and more a host",
+            )
 
 
 def unknown_gpus(

@@ -187,6 +187,19 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             _PASS_THROUGH,
             severity=Severity.ERROR if fault else Severity.WARNING,
         )
+    elif refused := log_events.refused_access(log):
+        yield log_events.finding(
+            refused[:1],
+            f"an adapter was refused access to memory (status {refused[0].values['status']}), as "
+            "to that of a GPU whose traffic ACS or the IOMMU sends elsewhere",
+            Fix(
+                summary="find the ports that redirect, and disable ACS there",
+                paste="sudo lspci -vvv | grep -E '^[0-9a-f]|ReqRedir\\+' | grep -B1 ReqRedir\n"
+                "sudo setpci -s PORT ECAP_ACS+0x6.w=0000",
+                caution="it is this, if the run passes with NCCL_NET_GDR_LEVEL=LOC",
+            ),
+            confidence=Confidence.POSSIBLE,
+        )
 
 
 _PASS_THROUGH = Fix(

@@ -184,6 +184,8 @@ def in_a_log(log: Log) -> Iterator[Finding]:
     events = log.of("ib-completion", "ib-queue-pair")
     # The first to fail is a timeout; the flushes of other queues follow from it.
     first = [one for one in events if one.values.get("status", TIMEOUT) == TIMEOUT]
+    if not first and log_events.refused_access(log):
+        return  # pcie-acs-iommu reports it.
     for event in first or events:
         yield log_events.finding(
             [event],

@@ -275,6 +275,7 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
                 _start(),
             )
             return
+    yield from _started_twice(log, run)
     if misfit := log.first("ranks-not-divisible"):
         yield log_events.finding(
             [misfit],
@@ -285,6 +286,30 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
                 language="text",
             ),
         )
+
+
+def _started_twice(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    """Each host starts the same ranks, as one that takes itself for the first one."""
+    members = log.of("member")
+    worlds = {int(one.values["wanted"]) for one in members}
+    ranks = {one.rank for one in members}
+    failed = run is not None and any(one.fell for one in run.ranks)
+    # A run that starts anew says it again, and other hosts may have logs of their own.
+    if len(worlds) == 1 and 1 < len(ranks) < (world := worlds.pop()):
+        often = min(one.count for one in members)
+        if often > 1 and often * len(ranks) <= world:
+            yield log_events.finding(
+                members,
+                f"{len(ranks)} ranks were started {often} times each, and the other "
+                f"{world - len(ranks)} of {world} never: each host takes itself for the first",
+                Fix(
+                    summary="let srun start a task for each device, as the Trainer's numbers say",
+                    paste="#SBATCH --nodes=N\n#SBATCH --ntasks-per-node=M\n"
+                    "srun python train.py  # Trainer(num_nodes=N, devices=M)",
+                ),
+                severity=Severity.ERROR if failed else Severity.NOTE,
+                confidence=Confidence.LIKELY if failed else Confidence.POSSIBLE,
+            )
 
 
 def _start() -> Fix:

@@ -15,6 +15,8 @@ FEW = 4
 """Lines that are shown."""
 ECHOES = ("watchdog", "nccl-remote", "store-wait", "gloo-connect", "abort")
 """The patterns of what all ranks tell once one has failed or does not come."""
+REFUSED = ("4", "8")
+"""ibv_wc_status of rdma-core: local protection and local access errors."""
 OF_THE_WEB = re.compile(r"://|huggingface|wandb|urllib3|requests\.|HTTPS?Connection|aiohttp", re.I)
 """Texts of a download or a tracker: that it fails says nothing about the cluster's network."""
 
@@ -51,6 +53,11 @@ def apart(log: Log) -> tuple[tuple[LogEvent, ...], tuple[LogEvent, ...]]:
         one for one in known if int(one.values["enqueued"]) == int(one.values["completed"]) < most
     ]
     return tuple(ahead), tuple(behind)
+
+
+def refused_access(log: Log) -> tuple[LogEvent, ...]:
+    """The completions of RDMA adapters that were refused access to memory of their host."""
+    return tuple(one for one in log.of("ib-completion") if one.values["status"] in REFUSED)
 
 
 def where(events: Sequence[LogEvent]) -> Where:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.printed import NcclTests
-from ddoctor.models import Severity
+from ddoctor.models import Confidence, Severity
 from tests.reading.conftest import Diagnose
 from tests.reading.machine.conftest import Read
 
@@ -81,6 +81,14 @@ def test_a_slow_all_reduce(diagnose: Diagnose) -> None:
     assert "120 GB/s" in finding.because
 
 
+def test_hosts_that_use_tcp_between_them(diagnose: Diagnose) -> None:
+    (finding,) = diagnose(printed(5, hosts=2)).findings
+    assert finding.cause == "collective-slow-for-hardware"
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    assert "5 GB/s" in finding.because
+    assert "TCP or one slow adapter" in finding.because
+
+
 def test_wrong_values(diagnose: Diagnose) -> None:
     (finding,) = diagnose(printed(470, wrong="17")).findings
     assert (finding.cause, finding.severity) == ("wrong-collective-result", Severity.ERROR)
@@ -93,6 +101,11 @@ def test_wrong_values(diagnose: Diagnose) -> None:
         printed(475),
         printed(370),
         printed(120, hosts=2),
+        printed(20, hosts=2),
+        printed(5, hosts=2, gpus=4),
+        printed(5, hosts=2, name="NVIDIA H100 PCIe"),
+        printed(5, hosts=2, name="NVIDIA L4"),
+        printed(5, hosts=2, program="all_gather"),
         printed(120, program="all_gather"),
         printed(40, name="NVIDIA A10G", gpus=4),
         printed(120, gpus=2),
