@@ -83,7 +83,22 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
     )
 
 
-def in_a_log(log: Log) -> Iterator[Finding]:
+def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    gone = [one for one in run.ranks if GONE.search(one.message)] if run is not None else []
+    for event in log.of("removing") if gone else ():
+        same = [one for one in log.of("removing") if one.values == event.values]
+        if len({one.rank for one in same} - {None}) > 1:
+            yield log_events.finding(
+                same,
+                f"several ranks remove the checkpoint of step {event.values['step']}, and what one "
+                "has removed the others no longer find",
+                Fix.python(
+                    summary="let one rank remove it while the others wait",
+                    paste="if torch.distributed.get_rank() == 0:\n    shutil.rmtree(checkpoint)\n"
+                    "torch.distributed.barrier()",
+                ),
+            )
+            return
     if event := log.first("folder-race"):
         yield log_events.finding(
             [event],

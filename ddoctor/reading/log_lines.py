@@ -40,6 +40,7 @@ COMMAND = re.compile(rb"[$#] +[a-z]")
 # What a traceback begins with: its head, or where that is missing its first frame or its exception.
 OF_TRACEBACKS = (
     *("traceback (most recent", '  file "', "error: ", "exception: ", "exception ignored in"),
+    "](https://localhost:/#) in ",
     *("expected to have finished reduction", "expected to mark a variable", "tried to allocate"),
 )
 # What a stack begins with, as py-spy and faulthandler print it.

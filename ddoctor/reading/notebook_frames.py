@@ -19,8 +19,14 @@ FRAME = re.compile(
     r"|\[?(?P<path>[/~][^\s\]]{1,1000}|<ipython-input-[^>\s]{1,100}>)(?:\]\(\S{1,200}\))?"
     r" in (?P<name>[\w<>]{1,200}|<cell line: \d{1,9}>)(?:\(.*)?)$"
 )
+LINK = "](https://localhost:8080/#) in "
 MODULE = "<module>"
 ARROW = re.compile(r"^-{1,9}> ?(?P<line>\d{1,9}) (?P<text>.{1,1000})$")
+
+
+def is_linked(text: str) -> bool:
+    """Whether a line is a frame with Colab's link, which no other text resembles."""
+    return text.startswith("[/") and LINK in text and FRAME.match(text) is not None
 
 
 def add(stack: list[Frame], text: str) -> bool:

@@ -136,6 +136,7 @@ class Tracebacks:
             or text.startswith(IGNORED)
             or FRAME.match(text) is not None
             or ALONE.match(text) is not None
+            or notebook_frames.is_linked(text)
             or _bare(text) != ""
         )
 
@@ -161,6 +162,9 @@ class Tracebacks:
             yield from self._closed(going_on=True)
             self._now = _Open()
             self._now.stack.append(_frame(frame))
+        elif now is None and notebook_frames.is_linked(text):
+            self._now = _Open()
+            notebook_frames.add(self._now.stack, text)
         elif now is None:
             yield from self._after(text)
             if not self._chained and (alone := ALONE.match(text)):
