@@ -14,7 +14,7 @@ To fix it, call ``torch.cuda.set_device(LOCAL_RANK)`` first, and load checkpoint
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ddoctor.analysis import cuda_oom, endings, snapshot_failures
 from ddoctor.analysis.cuda_oom import NOTABLE
@@ -23,6 +23,7 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import is_plain, shown, with_keywords
 from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.printed import GpuProcesses
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -88,18 +89,30 @@ def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
 
 def in_a_table(gpus: Gpus) -> Iterator[Finding]:
     """What nvidia-smi printed: processes that hold little of one GPU and more of another one."""
-    if not gpus.printed:
-        return
-    held: dict[int, dict[int, int]] = {}
-    for gpu in gpus.answering:
-        for process in gpu.processes or ():
-            held.setdefault(process.pid, {})[gpu.index] = process.memory or 0
-    own = {pid: max(each, key=lambda index: each[index]) for pid, each in held.items()}
-    for gpu in gpus.answering:
+    held = {
+        (process.pid, gpu.index): process.memory or 0
+        for gpu in gpus.answering
+        for process in gpu.processes or ()
+    }
+    yield from _guests(held if gpus.printed else {})
+
+
+def in_a_list(listed: GpuProcesses) -> Iterator[Finding]:
+    """The same of its list of processes alone."""
+    yield from _guests({(one.pid, one.gpu): one.memory for one in listed.processes})
+
+
+def _guests(held: Mapping[tuple[int, int], int]) -> Iterator[Finding]:
+    """``held``: bytes by process and GPU."""
+    own: dict[int, int] = {}
+    for (pid, gpu), memory in held.items():
+        if pid not in own or memory > held[pid, own[pid]]:
+            own[pid] = gpu
+    for gpu in dict.fromkeys(gpu for _, gpu in held):
         guests = {
-            pid: each[gpu.index]
-            for pid, each in held.items()
-            if 0 < each.get(gpu.index, 0) < min(NOTABLE, each[own[pid]])
+            pid: memory
+            for (pid, on), memory in held.items()
+            if on == gpu and 0 < memory < min(NOTABLE, held[pid, own[pid]])
         }
         # A process for each GPU; one that spreads its model has its own way to use them.
         if len(guests) > 1 and len({own[pid] for pid in guests}) == len(guests):
@@ -108,10 +121,10 @@ def in_a_table(gpus: Gpus) -> Iterator[Finding]:
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,
                 because=(
-                    f"{len(guests)} processes hold {total:.1f} GiB of {gpu.title}, and each holds "
+                    f"{len(guests)} processes hold {total:.1f} GiB of GPU {gpu}, and each holds "
                     "more of a GPU that is its own"
                 ),
-                where=Where(devices=(gpu.device,)),
+                where=Where(devices=(f"cuda:{gpu}",)),
                 cost=Cost(value=round(total, 1), unit="GiB"),
                 fixes=_FIXES,
             )

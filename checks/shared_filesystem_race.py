@@ -99,9 +99,9 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
                 ),
             )
             return
-    if event := log.first("folder-race"):
+    if moved := log.first("folder-race"):
         yield log_events.finding(
-            [event],
+            [moved],
             "several processes rename or delete the same folder",
             Fix.python(
                 summary="let one process move files that all ranks share",

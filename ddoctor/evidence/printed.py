@@ -29,6 +29,25 @@ class PrintedOutputs(Section, frozen=True, kw_only=True):
     outputs: tuple[PrintedOutput, ...]
 
 
+class ListedProcess(Part, frozen=True, kw_only=True):
+    """A process in a list of those that use GPUs."""
+
+    gpu: int
+    pid: int
+    name: str
+    memory: int
+    """Bytes of the GPU."""
+
+
+class GpuProcesses(Section, frozen=True, kw_only=True):
+    """The processes of ``nvidia-smi``, without its table of GPUs."""
+
+    commands = ("diagnose",)
+    obtained_by = "ddoctor diagnose FILE"
+
+    processes: tuple[ListedProcess, ...]
+
+
 class NcclTestPoint(Part, frozen=True, kw_only=True):
     """One message size of a test."""
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.gpus import GpuProcess, Gpus
+from ddoctor.evidence.printed import GpuProcesses, ListedProcess
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
@@ -102,12 +103,23 @@ def printed(held: Mapping[int, Mapping[int, float]]) -> Gpus:
     return replace(gpus(held), printed=True)
 
 
+def listed(held: Mapping[int, Mapping[int, float]]) -> GpuProcesses:
+    rows = [
+        ListedProcess(gpu=gpu, pid=pid, name="python", memory=int(memory * 2**30))
+        for gpu, each in held.items()
+        for pid, memory in each.items()
+    ]
+    return GpuProcesses(processes=tuple(rows))
+
+
 def test_a_table_of_processes_that_touch_the_first_gpu(findings: Findings) -> None:
     table = {0: {0: 26.0, 1: 0.9, 2: 0.9}, 1: {1: 25.0}, 2: {2: 25.0}}
     (finding,) = findings(CAUSE, printed(table))
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
     assert "2 processes hold 1.8 GiB" in finding.because
     assert findings(CAUSE, gpus(table)) == ()
+    (same,) = findings(CAUSE, listed(table))
+    assert same.because == finding.because
 
 
 @pytest.mark.parametrize(
@@ -125,3 +137,4 @@ def test_quiet_about_tables_of_other_processes(
     findings: Findings, table: Mapping[int, Mapping[int, float]]
 ) -> None:
     assert findings(CAUSE, printed(table)) == ()
+    assert findings(CAUSE, listed(table)) == ()

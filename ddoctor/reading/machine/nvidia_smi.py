@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ddoctor.evidence.gpus import Gpu, GpuProcess, Gpus
+from ddoctor.evidence.printed import GpuProcesses, ListedProcess
 from ddoctor.reading.machine.kind import Kind, bus_id, number
 
 VERSIONS = re.compile(
@@ -125,4 +126,29 @@ KIND = Kind(
     begins=re.compile(r"^\| NVIDIA-SMI \d"),
     goes_on=re.compile(r"^(?:\|(?! NVIDIA-SMI \d)|\+[-=+]{20})"),
     read=_read,
+)
+
+
+def _listed(lines: Sequence[str]) -> Iterator[GpuProcesses]:
+    rows = [row for row in map(PROCESS.match, lines) if row is not None and row["memory"]]
+    if rows:
+        yield GpuProcesses(
+            processes=tuple(
+                ListedProcess(
+                    gpu=int(row["gpu"]),
+                    pid=int(row["pid"]),
+                    name=row["name"],
+                    memory=int(row["memory"]) * 2**20,
+                )
+                for row in rows
+            )
+        )
+
+
+PROCESSES = Kind(
+    name="the processes of nvidia-smi",
+    holds=("processes:  ", "mib |", "mib|"),
+    begins=re.compile(rf"^\|\s*Processes: |{PROCESS.pattern}"),
+    goes_on=re.compile(r"^(?:\|(?! NVIDIA-SMI \d)|\+[-=+]{20})"),
+    read=_listed,
 )

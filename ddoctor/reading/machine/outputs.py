@@ -44,6 +44,7 @@ from ddoctor.reading.prefixes import HOST, Said
 
 KINDS: Sequence[Kind] = (
     nvidia_smi.KIND,
+    nvidia_smi.PROCESSES,
     nvidia_smi_query.KIND,
     nvidia_smi_csv.KIND,
     nvidia_smi_topology.KIND,

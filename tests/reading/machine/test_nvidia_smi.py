@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.printed import GpuProcesses
 from ddoctor.models import Severity
 from tests.reading.conftest import Diagnose
 from tests.reading.machine.conftest import Read
@@ -50,6 +51,18 @@ def test_a_table_of_each_layout(read: Read, driver: str, card: Card) -> None:
     assert [one.pid for one in second.processes or ()] == [4712]
     # A table does not say these.
     assert (first.throttle_reasons, first.pcie, first.power_default) == (None, None, None)
+
+
+@pytest.mark.parametrize("driver", LAYOUTS)
+def test_the_processes_alone(read: Read, driver: str) -> None:
+    rows = [(0, 4711, "python3", 1546), (0, 4712, "python3", 896), (1, 4712, "python3", 1570)]
+    text = table(driver, [H100, H100], rows)
+    evidence = read(text[text.rindex("+", 0, text.index("Processes:")) :])
+    assert evidence.all(Gpus) == ()
+    (section,) = evidence.all(GpuProcesses)
+    told = [(one.gpu, one.pid, one.memory // MIB) for one in section.processes]
+    assert told == [(0, 4711, 1546), (0, 4712, 896), (1, 4712, 1570)]
+    assert read(text).all(GpuProcesses) == ()
 
 
 @pytest.mark.parametrize(
