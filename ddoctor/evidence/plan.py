@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.section import Part, Section
 
 Strategy = Literal["one-gpu", "ddp", "fsdp-gradients", "fsdp", "fsdp-hybrid", "fsdp-offload"]
@@ -184,6 +185,10 @@ class Plan(Section, frozen=True, kw_only=True):
     """Bandwidth between hosts, and unknown links, in words; empty: no row needs it."""
     with_tf32: StepTime | None = None
     """Step of the recommended row with TF32 products; None: no float32 products, or not known."""
+    taken: tuple[Setting, ...] = ()
+    """The options that configuration files of the training gave."""
+    beyond: tuple[Setting, ...] = ()
+    """What these files ask for and the plan does not know."""
     checkpoint: int
     """Bytes of a checkpoint of all parameters in their training dtype."""
     checkpoint_bf16: int | None = None

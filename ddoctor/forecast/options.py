@@ -90,6 +90,14 @@ def _loss(text: str) -> str:
 class PlanRequest:
     """The options of ``ddoctor plan``, without those of its report."""
 
+    configs: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="FILE",
+            help="Configuration of the training, of axolotl, LLaMA-Factory, TRL, torchtitan, "
+            "accelerate or DeepSpeed: for what no option says; repeatable.",
+        ),
+    ] = None
     model: Annotated[
         str | None,
         typer.Option(metavar="CONFIG", help="Model: config.json, its folder, or a Hub name."),
@@ -143,14 +151,15 @@ class PlanRequest:
         typer.Option(metavar="N", help="Tokens per sample; default for --model: 2048.", min=1),
     ] = None
     checkpointing: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
             parser=_recomputed,
             help="Activation checkpointing of --model's blocks: none, every, selective (keeps "
-            "matrix products), selective:op (every second one) or selective:N (each Nth block).",
+            "matrix products), selective:op (every second one) or selective:N (each Nth block); "
+            "default: none.",
         ),
-    ] = "none"
+    ] = None
     attention: Annotated[
         Attention | None,
         typer.Option(
@@ -160,13 +169,13 @@ class PlanRequest:
         ),
     ] = None
     loss: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
             parser=_loss,
-            help="Loss of --model: plain, fused (Liger) or chunked:N (torchtune).",
+            help="Loss of --model: plain, fused (Liger) or chunked:N (torchtune); default: plain.",
         ),
-    ] = "plain"
+    ] = None
     lora: Annotated[
         Lora | None,
         typer.Option(
@@ -198,9 +207,10 @@ class PlanRequest:
             help="Memory of each host with 8 GPUs, e.g. 1TiB.",
         ),
     ] = None
-    gpus: Annotated[str, typer.Option(metavar="N,...", help="Numbers of GPUs to compare.")] = (
-        "1,2,4,8"
-    )
+    gpus: Annotated[
+        str | None,
+        typer.Option(metavar="N,...", help="Numbers of GPUs to compare; default: 1,2,4,8."),
+    ] = None
     micro_batch: Annotated[
         int | None, typer.Option(metavar="N", help="Samples per GPU and micro-batch.", min=1)
     ] = None
@@ -216,7 +226,9 @@ class PlanRequest:
             help="Samples per epoch, e.g. 45000 or 50x30x30.",
         ),
     ] = None
-    epochs: Annotated[float, typer.Option(metavar="N", help="Number of epochs.")] = 1.0
+    epochs: Annotated[
+        float | None, typer.Option(metavar="N", help="Number of epochs; default: 1.")
+    ] = None
     step: Annotated[float | None, typer.Option(metavar="S", help="Measured seconds per step.")] = (
         None
     )

@@ -101,11 +101,12 @@ def schedule(
         return None
     batch = work.micro_batch * gpus * accumulation
     each = math.ceil(work.samples / batch)
-    steps = math.ceil(each * work.epochs)
+    epochs = 1.0 if work.epochs is None else work.epochs
+    steps = math.ceil(each * epochs)
     seconds = work.step_seconds if step is None else step.seconds
     return Schedule(
         samples=work.samples,
-        epochs=work.epochs,
+        epochs=epochs,
         global_batch=batch,
         steps_per_epoch=each,
         steps=steps,

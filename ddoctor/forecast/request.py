@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.limits import LARGEST
 from ddoctor.evidence.plan import Plan
-from ddoctor.forecast import devices, planning
+from ddoctor.forecast import config_files, devices, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.from_run import RunBundle
@@ -18,6 +20,7 @@ from ddoctor.forecast.options import PlanRequest, Precision
 if TYPE_CHECKING:
     from ddoctor.forecast.model.forecasting import Forecast
 
+USUAL_GPUS = "1,2,4,8"
 DEFINED = "goes with --params: --model and --workload define it"
 
 
@@ -27,6 +30,7 @@ def plan(wanted: PlanRequest) -> Plan:
     Raises:
         DoctorError: an option is missing or wrong, or two exclude each other.
     """
+    wanted, taken = config_files.completed(wanted)
     named = sum(one is not None for one in (wanted.params, wanted.model, wanted.workload))
     if named > 1 or (not named and not wanted.measured):
         raise DoctorError(
@@ -36,7 +40,7 @@ def plan(wanted: PlanRequest) -> Plan:
     _check(wanted)
     run = RunBundle(wanted.measured) if wanted.measured else None
     device = _device(wanted, run)
-    gpus = tuple(units.product("--gpus", one) for one in wanted.gpus.split(","))
+    gpus = tuple(units.product("--gpus", one) for one in (wanted.gpus or USUAL_GPUS).split(","))
     step, forecast = None, None
     precision, optimizer = wanted.precision, wanted.optimizer
     if run is not None:
@@ -57,7 +61,8 @@ def plan(wanted: PlanRequest) -> Plan:
         model = run.model(wanted)
     if step is not None:
         step.check(model)
-    return planning.plan(model, device, gpus, wanted, step, forecast)
+    planned = planning.plan(model, device, gpus, wanted, step, forecast)
+    return msgspec.structs.replace(planned, taken=taken.settings, beyond=taken.beyond)
 
 
 def _check(wanted: PlanRequest) -> None:
@@ -67,7 +72,8 @@ def _check(wanted: PlanRequest) -> None:
     if wanted.loading is not None and wanted.step is None:
         raise DoctorError("--loading goes with --step: it adds to that time")
     step = 1.0 if wanted.step is None else wanted.step
-    positive = 0 < wanted.epochs <= LARGEST and 0 < step <= LARGEST
+    epochs = 1.0 if wanted.epochs is None else wanted.epochs
+    positive = 0 < epochs <= LARGEST and 0 < step <= LARGEST
     if not (positive and 0 <= (wanted.loading or 0.0) <= LARGEST):
         raise DoctorError(
             "--epochs and --step must be above 0, --loading must not be negative, "
@@ -76,7 +82,7 @@ def _check(wanted: PlanRequest) -> None:
     in_numbers = wanted.model is None and wanted.workload is None
     if wanted.attention is not None and wanted.model is None:
         raise DoctorError("--attention goes with --model: other models define it")
-    if wanted.loss != "plain" and wanted.model is None:
+    if wanted.loss not in (None, "plain") and wanted.model is None:
         raise DoctorError("--loss goes with --model: other models define it")
     if (wanted.lora or wanted.quantize) is not None and wanted.model is None:
         raise DoctorError("--lora and --quantize go with --model: other models define it")
@@ -117,7 +123,11 @@ def _read(
 
     blueprint = (
         from_config(
-            wanted.model, wanted.attention, wanted.loss, lora=wanted.lora, quantized=wanted.quantize
+            wanted.model,
+            wanted.attention,
+            wanted.loss or "plain",
+            lora=wanted.lora,
+            quantized=wanted.quantize,
         )
         if wanted.model is not None
         else from_factory(wanted.workload or "", wanted.sequence)
@@ -128,13 +138,13 @@ def _read(
         optimizer=optimizer,
         samples=wanted.micro_batch or 1,
         length=blueprint.length(wanted.sequence),
-        checkpointing=wanted.checkpointing,
+        checkpointing=wanted.checkpointing or "none",
     )
     model = blueprint.read(precision, optimizer)
     try:
         model = replace(model, work=forecast.work)
     except Undecided as error:
-        if wanted.checkpointing != "none":
+        if wanted.checkpointing not in (None, "none"):
             raise DoctorError(
                 f"{error}, so only closed form can plan it: leave out --checkpointing, and pass "
                 "--activations"

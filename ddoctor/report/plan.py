@@ -100,6 +100,9 @@ def _times(plan: Plan, row: PlanRow) -> tuple[str, str]:
 def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line of the report's head."""
     for plan in evidence.all(Plan):
+        for file in dict.fromkeys(one.file for one in plan.taken):
+            told = (f"{one.name} {one.value}" for one in plan.taken if one.file == file)
+            yield "from", f"{file}: {', '.join(told)}"
         how = f"{plan.precision}, {plan.optimizer}{_checkpointed(plan.checkpointing)}"
         samples = "" if plan.sequence is None else f", samples of {plan.sequence} tokens"
         yield "model", f"{plan.model}, {how}{samples}"
@@ -116,6 +119,9 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
             )
         yield "forecast", f"{_way(plan)}; `fits` leaves room for {plan.doubt:g} times the forecast"
         yield "peak", _peak(plan)
+        if plan.beyond:
+            asked = (f"{one.name} {one.value} ({one.at})" for one in plan.beyond)
+            yield "not in the plan", ", ".join(asked)
         if not plan.activations_known:
             yield "not included", "activations (set --activations)"
         elif plan.way == "fake tensors":

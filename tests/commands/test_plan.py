@@ -33,6 +33,25 @@ def test_one_that_does_not() -> None:
     assert [one["cause"] for one in report["findings"]] == ["model-does-not-fit"]
 
 
+def test_the_configuration_of_a_training(tmp_path: Path) -> None:
+    first, second = tmp_path / "train.yaml", tmp_path / "accelerate.yaml"
+    first.write_text(
+        "base_model: org/model\nmicro_batch_size: 4\ngradient_accumulation_steps: 8\n"
+        "optimizer: adamw_bnb_8bit\nbf16: true\nsample_packing: true\n"
+    )
+    second.write_text("num_processes: 4\n")
+    run = ddoctor(
+        *("plan", first, second, "--params", "7B", "--activations", "10GB", "--gpu", "h100-80"),
+        *("--samples", "64000"),
+    )
+    assert run.returncode == 0, run.stderr
+    text = " ".join(run.stdout.split())
+    assert "--micro-batch 4, --precision bf16, --global-batch 128" in text
+    assert "128 samples: 4 on each of 4 GPUs × 8 accumulation steps" in text
+    assert "not in the plan sample_packing true (train.yaml:6)" in text
+    assert "FSDP" in text
+
+
 def test_the_bundle_can_be_judged_again(tmp_path: Path) -> None:
     bundle, page = tmp_path / "plan.json", tmp_path / "plan.html"
     work = ("--micro-batch", "32", "--samples", "50x30x30", "--epochs", "5", "--gpus", "4")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ddoctor.evidence.printed import (
     GpuDiagnostic,
+    GpuProcesses,
+    ListedProcess,
     NcclTest,
     NcclTestPoint,
     NcclTests,
@@ -22,6 +24,14 @@ SECTIONS: tuple[Section, ...] = (
         outputs=(PrintedOutput(command="nccl-tests", file="job.out", line=3, host=HOST),)
     ),
     GpuDiagnostic(host=HOST, printed=True),
+    GpuProcesses(
+        host=HOST,
+        printed=True,
+        processes=tuple(
+            ListedProcess(gpu=gpu.index, pid=4711 + gpu.index, name="python", memory=40 * 2**30)
+            for gpu in GPUS
+        ),
+    ),
     PeerBandwidth(
         host=HOST,
         printed=True,
