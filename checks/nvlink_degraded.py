@@ -4,22 +4,27 @@ A collective is as fast as its slowest pair of GPUs. NCCL builds its rings and t
 that it finds. A GPU with links down therefore slows down every rank, or sends its traffic over
 PCIe.
 
-Symptoms: ``nvidia-smi nvlink --status`` lists fewer active links for one GPU than for the others. A
-PCIe card without a bridge has no links, which is not a fault.
+Symptoms: ``nvidia-smi nvlink --status`` lists fewer active links for one GPU than for the others,
+or ``nvidia-smi nvlink -e`` counts recovery errors. A PCIe card without a bridge has no links, which
+is not a fault.
 
 To fix it, reset the GPUs, then reseat the bridge or replace the board. Run without this GPU until
 then.
 """
 
+# Above 150 lines: states, counters, and the kernel's log each tell it.
+
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import kernel_messages, log_events
+from ddoctor.analysis.describe import few
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog
 from ddoctor.evidence.known_hardware import KnownXids
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.printed import NvLinkErrors
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -31,36 +36,74 @@ EXPLAINS = (
 )
 OF_MACHINE = True
 
+MOST_SHOWN = 8
+"""Links whose counters are listed."""
+
 
 def down(gpus: Gpus) -> Iterator[Finding]:
     for gpu in gpus.answering:
-        alike = [other for other in gpus.alike(gpu) if other.nvlinks]
-        usual = max(map(_active, alike), default=0)
-        # A card without links may lack a bridge, but every GPU has links to the switches.
-        bridged = any(
-            link.remote not in ("", "switch") for one in alike for link in one.nvlinks or ()
-        )
-        if _active(gpu) >= usual or (_active(gpu) == 0 and bridged):
+        # With MIG, a GPU has no NVLinks, and the driver lists them as inactive.
+        if gpu.nvlinks is None or gpu.mig:
             continue
-        lost = [link.index for link in gpu.nvlinks or () if not link.active]
+        alike = _alike(gpus, gpu)
+        usual = max(map(_active, alike), default=0)
+        lost = [link.index for link in gpu.nvlinks if not link.active]
+        # A link to a switch is meant to be up, even where all GPUs have lost as many.
+        to_switch = any(not link.active and link.remote == "switch" for link in gpu.nvlinks)
+        wanted = max(usual, len(gpu.nvlinks)) if to_switch else usual
+        if _active(gpu) >= wanted or (_active(gpu) == 0 and _may_lack_a_bridge(alike)):
+            continue
         names = f" (down: {', '.join(map(str, lost))})" if lost else ""
+        others = f"equal GPUs have {usual}" if usual == wanted else f"of {wanted}"
         yield Finding(
             severity=Severity.WARNING,
-            confidence=Confidence.CERTAIN,
-            because=(
-                f"{gpu.title} has {_active(gpu)} active NVLinks, equal GPUs have {usual}{names}"
-            ),
+            confidence=Confidence.CERTAIN if usual == wanted else Confidence.LIKELY,
+            because=f"{gpu.title} has {_active(gpu)} active NVLinks, {others}{names}",
             evidence=(
                 Observation(
                     name="active NVLinks",
                     value=_active(gpu),
-                    expected=usual,
-                    source="equal GPUs of this host",
+                    expected=wanted,
+                    source="equal GPUs of this host" if usual == wanted else "links to switches",
                 ),
             ),
             where=Where(devices=(gpu.device,)),
             fixes=_fixes(gpus, gpu),
         )
+
+
+def errors(nvlink_errors: NvLinkErrors) -> Iterator[Finding]:
+    """Counters that are not zero.
+
+    DCGM calls one recovery a failure ("should be 0"), and CRC errors one at 100 per second and more
+    (dcgm_errors.h, DCGM_LIMIT_MAX_NVLINK_CRC_ERROR). A total does not say when they were.
+    """
+    trained = [one for one in nvlink_errors.links if one.recoveries]
+    repaired = [one for one in nvlink_errors.links if one.repaired]
+    found = trained or repaired
+    if not found:
+        return
+    counts = [one.recoveries if trained else one.repaired for one in found]
+    kind = "recovery errors" if trained else "replays and CRC errors"
+    shown = few([f"{one.name} ({count})" for one, count in zip(found, counts, strict=True)])
+    yield Finding(
+        severity=Severity.WARNING if trained else Severity.NOTE,
+        confidence=Confidence.POSSIBLE,
+        because=f"{kind} of {shown} since the driver was loaded; "
+        + ("a sound link has none" if trained else "a few are usual, as the link sends again")
+        + ", and the counters do not say when they were",
+        evidence=tuple(
+            Observation(
+                name=f"{kind} of {one.name}",
+                value=count,
+                expected=0,
+                source="NVIDIA DCGM, dcgm_errors.h",
+            )
+            for one, count in [*zip(found, counts, strict=True)][:MOST_SHOWN]
+        ),
+        where=Where(devices=tuple(sorted({f"cuda:{one.gpu}" for one in found}))),
+        fixes=(_SHOW,),
+    )
 
 
 def logged(gpus: Gpus, kernel_log: KernelLog, known: KnownXids) -> Iterator[Finding]:
@@ -119,6 +162,27 @@ _SHOW = Fix(
     paste="nvidia-smi nvlink --status; nvidia-smi nvlink -e",
     caution="take the node out of service if the errors return",
 )
+
+
+def _alike(gpus: Gpus, gpu: Gpu) -> Sequence[Gpu]:
+    """Equal GPUs whose links were seen; dcgmi names no model: those with as many links."""
+    if gpu.name:
+        return [one for one in gpus.alike(gpu) if one.nvlinks]
+    number = len(gpu.nvlinks or ())
+    others = [one for one in gpus.answering if one.index != gpu.index and not one.name]
+    return [one for one in others if one.nvlinks and len(one.nvlinks) == number]
+
+
+def _may_lack_a_bridge(alike: Sequence[Gpu]) -> bool:
+    """Whether a card without links may lack a bridge; every GPU has links to the switches.
+
+    Bridges connect two or four cards. Where no other end is known, an odd number shows switches.
+    """
+    linked = [one for one in alike if _active(one)]
+    ends = {link.remote for one in linked for link in one.nvlinks or () if link.active}
+    if ends <= {""}:
+        return len(linked) % 2 == 0 or len(linked) == 1
+    return bool(ends - {"", "switch"})
 
 
 def _active(gpu: Gpu) -> int:

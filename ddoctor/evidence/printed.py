@@ -129,3 +129,29 @@ class GpuDiagnostic(Section, frozen=True, kw_only=True):
     obtained_by = "dcgmi diag -r 3 -j > diag.json; ddoctor diagnose diag.json"
 
     failures: tuple[DiagnosticFailure, ...] = ()
+
+
+class LinkErrors(Part, frozen=True, kw_only=True):
+    """The error counters of one NVLink of a GPU, since the driver was loaded or reset them."""
+
+    gpu: int
+    """Index in nvidia-smi, or DCGM's number."""
+    link: int
+    recoveries: int = 0
+    """Times that the link had to be trained again; of NVLink 5, those that failed."""
+    repaired: int = 0
+    """Replays and CRC errors, after which the link sent the data once more."""
+
+    @property
+    def name(self) -> str:
+        """The link in a sentence."""
+        return f"link {self.link} of GPU {self.gpu}"
+
+
+class NvLinkErrors(Section, frozen=True, kw_only=True):
+    """The counters of ``nvidia-smi nvlink -e`` or ``dcgmi nvlink -e``."""
+
+    commands = ("diagnose",)
+    obtained_by = "nvidia-smi nvlink -e > nvlink.txt; ddoctor diagnose nvlink.txt"
+
+    links: tuple[LinkErrors, ...]

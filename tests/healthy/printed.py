@@ -6,9 +6,11 @@ from ddoctor.evidence.printed import (
     GpuDiagnostic,
     GpuProcesses,
     ListedProcess,
+    LinkErrors,
     NcclTest,
     NcclTestPoint,
     NcclTests,
+    NvLinkErrors,
     PairBandwidth,
     PeerBandwidth,
     PrintedOutput,
@@ -32,6 +34,7 @@ SECTIONS: tuple[Section, ...] = (
             for gpu in GPUS
         ),
     ),
+    NvLinkErrors(host=HOST, printed=True, links=(LinkErrors(gpu=0, link=0),)),
     PeerBandwidth(
         host=HOST,
         printed=True,

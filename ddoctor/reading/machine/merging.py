@@ -11,7 +11,7 @@ from msgspec.structs import fields, replace
 from ddoctor.evidence.gpus import Gpu, KernelLog
 from ddoctor.evidence.host import Disk
 from ddoctor.evidence.network import Interface, RdmaDevice, RdmaPort
-from ddoctor.evidence.printed import GpuDiagnostic, NcclTests
+from ddoctor.evidence.printed import GpuDiagnostic, LinkErrors, NcclTests
 from ddoctor.evidence.section import Part, Section
 from ddoctor.evidence.software import Package, Variable
 
@@ -25,6 +25,7 @@ KEYS: Mapping[type[Part], str] = {
     RdmaDevice: "name",
     RdmaPort: "number",
     Variable: "name",
+    LinkErrors: "name",
 }
 """What tells the rows of a list apart; other lists are replaced."""
 OF_EVENTS = (KernelLog, NcclTests, GpuDiagnostic)

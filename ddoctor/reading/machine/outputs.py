@@ -19,6 +19,7 @@ from ddoctor.evidence.printed import PrintedOutput, PrintedOutputs
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.software import Environment
 from ddoctor.reading.machine import (
+    dcgmi_nvlink,
     environment_reports,
     file_systems,
     gpu_diagnostic,
@@ -30,6 +31,7 @@ from ddoctor.reading.machine import (
     nccl_topology,
     nvidia_smi,
     nvidia_smi_csv,
+    nvidia_smi_nvlink,
     nvidia_smi_query,
     nvidia_smi_topology,
     packages,
@@ -48,6 +50,9 @@ KINDS: Sequence[Kind] = (
     nvidia_smi_query.KIND,
     nvidia_smi_csv.KIND,
     nvidia_smi_topology.KIND,
+    nvidia_smi_nvlink.KIND,
+    dcgmi_nvlink.STATUS,
+    dcgmi_nvlink.ERRORS,
     kernel_lines.KIND,
     environment_reports.COLLECT_ENV,
     environment_reports.ACCELERATE_ENV,
