@@ -123,10 +123,10 @@ class DiagnosticFailure(Part, frozen=True, kw_only=True):
 
 
 class GpuDiagnostic(Section, frozen=True, kw_only=True):
-    """The result of ``dcgmi diag -j``."""
+    """The result of ``dcgmi diag``, as a table or as JSON."""
 
     commands = ("diagnose",)
-    obtained_by = "dcgmi diag -r 3 -j > diag.json; ddoctor diagnose diag.json"
+    obtained_by = "dcgmi diag -r 3 > diag.txt; ddoctor diagnose diag.txt"
 
     failures: tuple[DiagnosticFailure, ...] = ()
 

@@ -16,8 +16,8 @@ CONFIGURATION = 5
 """DCGM_ERROR_CONFIG of dcgm_errors.h: a setting, not a fault."""
 # Tests of the installation; the last two of them show faults of the memory.
 OF_SETTINGS = re.compile(
-    r"denylist|nvml library|cuda \w+ library|permissions|persistence mode|environment variables"
-    r"|graphics processes|software",
+    r"(?:deny|black)list|nvml library|cuda \w+ library|permissions|persistence mode"
+    r"|environment variables|graphics processes|software",
     re.I,
 )
 MEMORY = re.compile(r"row remap|page retire|retired pages|inforom|uncorrectable|\bECC\b", re.I)
@@ -60,12 +60,17 @@ def _failure(test: Mapping[str, Any], result: Mapping[str, Any]) -> DiagnosticFa
     text = "; ".join(filter(None, texts))[:LONGEST_TEXT]
     name = str(test.get("name", ""))[:100]
     settings = told and all(row.get("error_severity") == CONFIGURATION for row in told)
-    if settings or (OF_SETTINGS.search(name) and not MEMORY.search(text)):
+    if settings or of_settings(name, text):
         return None
     # DCGM 4 calls GPUs entities; before, "gpu_id" or "gpu_ids" is a text.
     number = str(result.get("entity_id", result.get("gpu_id", result.get("gpu_ids", ""))))
     gpu = int(number) if re.fullmatch(r"[0-9]{1,3}", number) else None
     return DiagnosticFailure(test=name, gpu=gpu, text=text)
+
+
+def of_settings(test: str, text: str) -> bool:
+    """Whether a test is one of the installation that does not tell of the memory."""
+    return OF_SETTINGS.search(test) is not None and MEMORY.search(text) is None
 
 
 KIND = Kind(

@@ -23,6 +23,7 @@ from ddoctor.reading.machine import (
     environment_reports,
     file_systems,
     gpu_diagnostic,
+    gpu_diagnostic_table,
     interfaces,
     kernel_lines,
     limits,
@@ -71,6 +72,7 @@ KINDS: Sequence[Kind] = (
     nccl_topology.KIND,
     peer_bandwidth.KIND,
     gpu_diagnostic.KIND,
+    gpu_diagnostic_table.KIND,
 )
 OF_BEGINNINGS = tuple(one for one in KINDS if not one.holds)
 """Those that are recognised at the beginning of a file."""
