@@ -47,7 +47,7 @@ class Interface(Part, frozen=True, kw_only=True):
     speed: int | None = None
     """Mbit/s; None: the driver does not report it."""
     mtu: int
-    """Maximum packet size in bytes."""
+    """Maximum packet size in bytes; 0: not reported."""
 
     @property
     def usable(self) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -58,7 +58,7 @@ def _read(lines: Sequence[str]) -> Iterator[Network]:
             rows.append(
                 {
                     "name": head["name"],
-                    "kind": _kind(head["name"], head["link"] or ""),
+                    "kind": kind_of(head["name"], head["link"] or ""),
                     "up": "UP" in flags,
                     # The carrier: the kernel's IFF_RUNNING, which ip does not print.
                     "running": "UP" in flags and "LOWER_UP" in flags,
@@ -71,16 +71,27 @@ def _read(lines: Sequence[str]) -> Iterator[Network]:
         elif found := ADDRESS.match(line):
             own = Address(address=found["address"], prefix=int(found["prefix"]))
             rows[-1]["addresses"].append(own)
+    yield from network_of(rows, "ip addr")
+
+
+def network_of(rows: Sequence[Mapping[str, Any]], command: str) -> Iterator[Network]:
+    """The interfaces with these fields, which a command printed.
+
+    Without the loopback, which each host has, it was asked for one interface.
+    """
+    if all(row["kind"] != "loopback" for row in rows):
+        return
     yield Network(
         interfaces=tuple(Interface(**{**row, "addresses": (*row["addresses"],)}) for row in rows),
         own_name=ResolvedName(name=""),
         unseen=(
-            Unseen(what="the address of the host's own name", why="ip addr does not print it"),
+            Unseen(what="the address of the host's own name", why=f"{command} does not print it"),
         ),
     )
 
 
-def _kind(name: str, link: str) -> InterfaceKind:
+def kind_of(name: str, link: str = "") -> InterfaceKind:
+    """The type of an interface by its name, and by the one that it is on."""
     for beginning, kind in NAMES.items():
         if name.startswith(beginning):
             return kind
