@@ -27,6 +27,7 @@ from ddoctor.evidence.joining import HostJoining, Joining
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
+from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -41,6 +42,14 @@ EXPLAINS = (
 
 OF_ALL_RANKS = ("torchrun", "torch.distributed.launch", "accelerate")
 """Launchers that start all ranks of a host."""
+OF_TASKS = ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+"""Variables with the number of tasks of a step, or of its job."""
+OF_OTHER_STARTERS = (
+    *("TORCHELASTIC_RUN_ID", "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_SIZE"),
+    # A shell in a job is one task of it.
+    "SLURM_PTY_PORT",
+)
+"""Variables of a process for which Slurm's number of tasks says nothing."""
 FEW = 8
 """Names that one sentence lists."""
 OF_JOINING = re.compile(r"clients joined|store based barrier|divisible|Mesh|parallel dims")
@@ -249,6 +258,44 @@ def spawned(script: Script, launch: Launch) -> Iterator[Finding]:
                     ),
                 )
                 return
+
+
+def in_an_environment(environment: Environment) -> Iterator[Finding]:
+    """A Slurm step with fewer tasks than the job has asked for, in an environment that was printed.
+
+    Names: slurm.schedmd.com/srun.html, "Output environment variables".
+    """
+    others = any(environment.get(name) is not None for name in OF_OTHER_STARTERS)
+    each = _plain(environment, "SLURM_NTASKS_PER_NODE")
+    by = next((name for name in OF_TASKS if environment.get(name) is not None), "")
+    started = _plain(environment, by)
+    wanted = (each or 0) * (_plain(environment, "SLURM_NNODES") or 1)
+    launched = environment.any_with("ACCELERATE_") or others
+    if not environment.printed or launched or not started or started >= wanted:
+        return
+    size = _plain(environment, "WORLD_SIZE") or 0
+    more = f"; WORLD_SIZE is {size}" if size > started else ""
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY if more else Confidence.POSSIBLE,
+        because=f"Slurm started {started} task{'s' * (started > 1)} ({by}), and the job asks for "
+        f"{each} on each node, {wanted} in all{more}; sound where torchrun is the task, which "
+        "starts the ranks itself",
+        evidence=(Observation(name="tasks", value=started, expected=wanted, source=by),),
+        fixes=(
+            Fix(
+                summary="start all tasks of the job, or torchrun once on each node",
+                paste=f"srun --ntasks={wanted} --ntasks-per-node={each} python train.py …\n"
+                f"srun --ntasks-per-node=1 torchrun --nproc-per-node={each} …",
+            ),
+        ),
+    )
+
+
+def _plain(environment: Environment, name: str) -> int | None:
+    """A variable that is a number; ``4(x2)`` is none."""
+    told = environment.get(name) or ""
+    return int(told) if re.fullmatch(r"[0-9]{1,7}", told) else None
 
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:

@@ -40,6 +40,7 @@ from ddoctor.reading.machine import (
     packages,
     peer_bandwidth,
     processors,
+    python_environment,
     rdma,
     variables,
 )
@@ -63,6 +64,8 @@ KINDS: Sequence[Kind] = (
     packages.LIST,
     packages.FREEZE,
     variables.KIND,
+    python_environment.KIND,
+    python_environment.FIRST,
     limits.KIND,
     file_systems.KIND,
     memory.KIND,
@@ -80,7 +83,7 @@ KINDS: Sequence[Kind] = (
 )
 OF_BEGINNINGS = tuple(one for one in KINDS if not one.holds)
 """Those that are recognised at the beginning of a file."""
-MAY_BEGIN = re.compile(rb"=| @ |[#$%+] +[A-Za-z]")
+MAY_BEGIN = re.compile(rb"""=| @ |[#$%+] +[A-Za-z]|['"]: ?['"]""")
 """What each of their first lines holds, and each prompt: a fast test beforehand."""
 MOST_LINES = 20_000
 """Lines that are kept of an output; 64 GPUs have 12,000 in `nvidia-smi -q`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor import knowledge
 from ddoctor.evidence.known_software import KnownVariables
@@ -16,6 +16,11 @@ LINE = re.compile(r"^(?:export |declare -x )?(?P<name>[A-Za-z_]\w{0,100})=(?P<va
 
 def _read(lines: Sequence[str]) -> Iterator[Environment]:
     values = {row["name"]: _bare(row["value"]) for line in lines if (row := LINE.match(line))}
+    yield from of_values(values)
+
+
+def of_values(values: Mapping[str, str]) -> Iterator[Environment]:
+    """The environment with these variables, as far as they are collected."""
     known = knowledge.load(KnownVariables)
     host = values.get("HOSTNAME", "")
     found = [name for name in sorted(values) if known.collects(name)]
