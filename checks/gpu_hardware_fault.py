@@ -18,12 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddoctor.analysis import kernel_messages, log_events
+from ddoctor.analysis import gpu_diagnostics, kernel_messages, log_events
 from ddoctor.analysis.describe import few
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog, PcieErrors, XidEvent
 from ddoctor.evidence.known_hardware import KnownXids, Xid
-from ddoctor.evidence.log import Log
+from ddoctor.evidence.log import Log, Messages
 from ddoctor.evidence.printed import GpuDiagnostic
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -48,8 +48,6 @@ CATALOGUE = "NVIDIA's Xid catalogue"
 # (DCGM_LIMIT_MAX_PCIREPLAY_RATE); ten minutes at that rate are not a brief disturbance.
 STORM_RATE = 8 / 60
 STORM_SECONDS = 600.0
-MOST_SHOWN = 8
-"""Failed tests of DCGM that are listed."""
 
 
 @dataclass(frozen=True)
@@ -120,14 +118,19 @@ def vanished(gpus: Gpus, kernel_log: KernelLog) -> Iterator[Finding]:
         )
 
 
-def in_a_diagnostic(diagnostic: GpuDiagnostic) -> Iterator[Finding]:
-    """Tests of DCGM that a GPU did not pass."""
-    if not diagnostic.failures:
+def in_a_diagnostic(diagnostic: GpuDiagnostic, messages: Messages) -> Iterator[Finding]:
+    """Tests of DCGM that a GPU did not pass, but for those whose words tell another cause."""
+    failures = [
+        one
+        for one in diagnostic.failures
+        if not gpu_diagnostics.of_another_cause(one, messages, "gpu-hardware-fault")
+    ]
+    if not failures:
         return
-    tests = few([*dict.fromkeys(one.test for one in diagnostic.failures)])
-    gpus = sorted({one.gpu for one in diagnostic.failures if one.gpu is not None})
+    tests = few([*dict.fromkeys(one.test for one in failures)])
+    gpus = sorted({one.gpu for one in failures if one.gpu is not None})
     which = f"GPU {', '.join(map(str, gpus))}" if gpus else "a GPU"
-    said = next((one.text for one in diagnostic.failures if one.text), "")
+    said = next((one.text for one in failures if one.text), "")
     yield Finding(
         severity=Severity.ERROR,
         confidence=Confidence.LIKELY,
@@ -136,16 +139,8 @@ def in_a_diagnostic(diagnostic: GpuDiagnostic) -> Iterator[Finding]:
             + (f": {log_events.quoted(said)}" if said else "")
             + "; a process that used the GPU meanwhile may fail a test, too"
         ),
-        evidence=tuple(
-            Observation(
-                name=f"{one.test} of GPU {one.gpu}" if one.gpu is not None else one.test,
-                value="Fail",
-                expected="Pass",
-                source="dcgmi diag",
-            )
-            for one in diagnostic.failures[:MOST_SHOWN]
-        ),
-        where=Where(devices=tuple(f"cuda:{gpu}" for gpu in gpus)),
+        evidence=gpu_diagnostics.failed(failures),
+        where=gpu_diagnostics.where(failures),
         fixes=(_EXAMINE,),
     )
 

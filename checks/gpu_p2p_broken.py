@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import log_events
+from ddoctor.analysis import gpu_diagnostics, log_events
 from ddoctor.analysis.describe import few
 from ddoctor.analysis.environment_fixes import export
 from ddoctor.evidence.gpus import Gpus, PeerPath
-from ddoctor.evidence.log import Log
+from ddoctor.evidence.log import Log, Messages
+from ddoctor.evidence.printed import GpuDiagnostic
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("collective-slow-for-hardware", "dead-rank", "first-failure-masked", "script-error")
@@ -70,6 +71,11 @@ def odd_pairs(gpus: Gpus) -> Iterator[Finding]:
                     "lowers the bandwidth between GPUs",
                 ),
             )
+
+
+def in_a_diagnostic(diagnostic: GpuDiagnostic, messages: Messages) -> Iterator[Finding]:
+    """Tests of DCGM that fail with words of this cause."""
+    yield from gpu_diagnostics.told(diagnostic, messages, "gpu-p2p-broken")
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

@@ -15,11 +15,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
-from ddoctor.analysis import log_events
+from ddoctor.analysis import gpu_diagnostics, log_events
 from ddoctor.analysis.describe import where
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus
-from ddoctor.evidence.log import Log
+from ddoctor.evidence.log import Log, Messages
+from ddoctor.evidence.printed import GpuDiagnostic
 from ddoctor.evidence.probes import Burn
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -76,8 +77,13 @@ def under_load(burn: Burn) -> Iterator[Finding]:
         )
 
 
+def in_a_diagnostic(diagnostic: GpuDiagnostic, messages: Messages) -> Iterator[Finding]:
+    """Tests of DCGM that fail with words of this cause."""
+    yield from gpu_diagnostics.told(diagnostic, messages, "gpu-thermal-throttling")
+
+
 def in_a_log(log: Log) -> Iterator[Finding]:
-    if event := log.first("thermal-violation", "thermal-slowdown"):
+    if event := log.first("thermal-slowdown"):
         yield log_events.finding(
             [event],
             "the GPU is too hot, and lowers its clocks",

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import kernel_messages, log_events
+from ddoctor.analysis import gpu_diagnostics, kernel_messages, log_events
 from ddoctor.analysis.describe import few
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpu, Gpus, KernelLog
 from ddoctor.evidence.known_hardware import KnownXids
-from ddoctor.evidence.log import Log
-from ddoctor.evidence.printed import NvLinkErrors
+from ddoctor.evidence.log import Log, Messages
+from ddoctor.evidence.printed import GpuDiagnostic, NvLinkErrors
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -138,6 +138,11 @@ def logged(gpus: Gpus, kernel_log: KernelLog, known: KnownXids) -> Iterator[Find
             where=Where(devices=(gpu.device,)),
             fixes=_fixes(gpus, gpu),
         )
+
+
+def in_a_diagnostic(diagnostic: GpuDiagnostic, messages: Messages) -> Iterator[Finding]:
+    """Tests of DCGM that fail with words of this cause."""
+    yield from gpu_diagnostics.told(diagnostic, messages, "nvlink-degraded")
 
 
 def in_a_log(

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis import log_events
+from ddoctor.analysis import gpu_diagnostics, log_events
 from ddoctor.analysis.environment_fixes import export
 from ddoctor.evidence.gpus import Gpu, Gpus
-from ddoctor.evidence.log import Log
+from ddoctor.evidence.log import Log, Messages
+from ddoctor.evidence.printed import GpuDiagnostic
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
@@ -76,6 +77,11 @@ def in_trouble(gpus: Gpus) -> Iterator[Finding]:
             where=Where(devices=tuple(gpu.device for gpu in affected)),
             fixes=_fixes(gpus),
         )
+
+
+def in_a_diagnostic(diagnostic: GpuDiagnostic, messages: Messages) -> Iterator[Finding]:
+    """Tests of DCGM that fail with words of this cause."""
+    yield from gpu_diagnostics.told(diagnostic, messages, "nvswitch-fabric-fault")
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

@@ -14,9 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import gpu_diagnostics
 from ddoctor.analysis.describe import where
 from ddoctor.analysis.peers import with_peers
 from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.log import Messages
+from ddoctor.evidence.printed import GpuDiagnostic
 from ddoctor.evidence.probes import HostToDevice, RankPlace
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -75,6 +78,11 @@ def slow_copies(copies: HostToDevice) -> Iterator[Finding]:
             where=where([place]),
             fixes=(_reseat(place.bus_id),),
         )
+
+
+def in_a_diagnostic(diagnostic: GpuDiagnostic, messages: Messages) -> Iterator[Finding]:
+    """Tests of DCGM that fail with words of this cause."""
+    yield from gpu_diagnostics.told(diagnostic, messages, "pcie-link-degraded")
 
 
 def _below(gpu: Gpu, what: str, now: int | None, possible: int | None) -> Iterator[Finding]:

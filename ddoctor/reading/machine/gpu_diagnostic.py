@@ -69,7 +69,7 @@ def _failure(test: Mapping[str, Any], result: Mapping[str, Any]) -> DiagnosticFa
 
 
 def of_settings(test: str, text: str) -> bool:
-    """Whether a test is one of the installation that does not tell of the memory."""
+    """Whether a test is one of the installation, and its text says nothing about the memory."""
     return OF_SETTINGS.search(test) is not None and MEMORY.search(text) is None
 
 

@@ -91,7 +91,7 @@ def network_of(rows: Sequence[Mapping[str, Any]], command: str) -> Iterator[Netw
 
 
 def kind_of(name: str, link: str = "") -> InterfaceKind:
-    """The type of an interface by its name, and by the one that it is on."""
+    """The type of an interface by its name, and by its lower interface."""
     for beginning, kind in NAMES.items():
         if name.startswith(beginning):
             return kind

@@ -132,6 +132,30 @@ def test_a_failed_test(
 
 
 @pytest.mark.parametrize(
+    ("words", "cause"),
+    [
+        (
+            "Thermal violations totaling 13.3 seconds started at 9.7 seconds",
+            "gpu-thermal-throttling",
+        ),
+        (
+            "Temperature 96 of GPU 1 exceeded user-specified maximum allowed",
+            "gpu-thermal-throttling",
+        ),
+        ("GPU 1 is running at PCI link width 8X, which is below 16X", "pcie-link-degraded"),
+        ("GPU 1's NvLink link 11 is currently down", "nvlink-degraded"),
+        ("GPU 1 unsuccessfully wrote data in a peer-to-peer test: error", "gpu-p2p-broken"),
+        ("NVSwitch 9's NvLink 3 is down", "nvswitch-fabric-fault"),
+        ("GPU 1 had uncorrectable memory errors and row remappings", "gpu-hardware-fault"),
+        ("some words of a later version", "gpu-hardware-fault"),
+    ],
+)
+def test_its_words_tell_the_cause(diagnose: Diagnose, words: str, cause: str) -> None:
+    (finding,) = diagnose(table(Integration=of_4("pcie", "Pass", "Fail", text=words))).findings
+    assert (finding.cause, finding.where.devices) == (cause, ("cuda:1",))
+
+
+@pytest.mark.parametrize(
     "text",
     [
         table(Deployment=OF_3),
