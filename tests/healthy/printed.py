@@ -5,8 +5,8 @@ from __future__ import annotations
 from ddoctor.evidence.printed import (
     GpuDiagnostic,
     GpuProcesses,
-    ListedProcess,
     LinkErrors,
+    ListedProcess,
     NcclTest,
     NcclTestPoint,
     NcclTests,
