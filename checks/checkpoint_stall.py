@@ -9,18 +9,21 @@ Symptoms: at regular steps, one takes seconds; the disk is busy while the GPUs a
 To fix it, save asynchronously on all ranks, or save less often.
 """
 
+# Above 150 lines: a recorded run, a live one and the table of a profiler.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
 from statistics import fmean
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, live_cost, printed_times
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_ranks import AGAIN, named, shares, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import save_asynchronously
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, most_affected, recurs, saving
+from ddoctor.evidence.printed_figures import PrintedTimes
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -28,6 +31,9 @@ EXPLAINS = ("scaling-efficiency-low",)
 
 # Share of the samples of an attach: far above what a few samples at a bad moment amount to.
 NOTABLE = 0.1
+
+# Fewer saves may be those of a run that was cut short.
+FEWEST_SAVES = 3
 
 # Training at ByteDance pays less than 0.9 % for a checkpoint of every step (ByteRobust, SOSP'25).
 AFFORDABLE = 0.01
@@ -100,6 +106,35 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         fixes=(
             save_asynchronously(f"up to {share:.0%} of the time"),
             *(way_there(most, calls) if calls else ()),
+        ),
+    )
+
+
+def in_printed_times(times: PrintedTimes) -> Iterator[Finding]:
+    """By the table of Lightning's profiler."""
+    table = printed_times.largest(times, "checkpoint", live_cost.SURE, printed_times.BATCHES)
+    if table is None or table.checkpoint is None:
+        return
+    if table.saves is not None and table.saves < FEWEST_SAVES:
+        return
+    share = table.checkpoint / table.whole
+    often = f"; {table.saves} checkpoints were saved" if table.saves is not None else ""
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY if often else Confidence.POSSIBLE,
+        because=f"{printed_times.whence(table)}: the training is stopped to save checkpoints for "
+        f"{printed_times.part(table, table.checkpoint)}{often}",
+        evidence=(printed_times.row(table, "saving checkpoints", share, live_cost.SURE),),
+        where=Where(ranks=table.ranks),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="save less often, or in the background",
+                paste="ModelCheckpoint(..., every_n_train_steps=1000)\n"
+                "# in the background: Trainer(plugins=[AsyncCheckpointIO()])",
+                caution="a failure loses the work since the last checkpoint",
+                expected_gain=f"up to {share:.0%} of the time",
+            ),
         ),
     )
 

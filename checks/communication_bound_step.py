@@ -12,24 +12,26 @@ To fix it, send fewer bytes (bf16 compression, another sharding), synchronise le
 accumulation), or do more work per step.
 """
 
-# Above 150 lines: recorded steps and a live run, and one fix per kind of wrapper.
+# Above 150 lines: recorded steps, a live run and printed timers, and one fix per kind of wrapper.
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.analysis import live_data_starvation
+from ddoctor.analysis import live_data_starvation, printed_times
 from ddoctor.analysis.cpu_contention import have_their_cpus
 from ddoctor.analysis.ddp_options import accumulate, larger_batch
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import STEADY, enough, few
+from ddoctor.evidence.log import Log
+from ddoctor.evidence.printed_figures import PrintedTimes
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)
 
@@ -39,6 +41,8 @@ NOTABLE = 0.15
 # A quarter leaves three quarters, where NVRx flags a slow rank; a slowdown of 1.3, which takes 23 %
 # of the step, is what a public benchmark of fail-slow detection calls loud (probing's ladder).
 LARGE = 0.25
+# Timers of one rank show its waiting for others as well.
+LARGE_WITH_WAITING = 0.4
 
 # For so few bytes latency is the cost, not bandwidth: 64 KiB take 0.05 ms at 10 Gbit/s.
 SMALL_BYTES = 64 * 2**10
@@ -99,11 +103,38 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         evidence=shares("in collectives", {rank: rank.waiting for rank in live.ranks}),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
-            Fix(
-                summary="measure the network between these hosts after the run",
-                paste="torchrun … -m ddoctor.probe  # on the same hosts, launched as the training",
-            ),
+            _MEASURE,
             _seldom(share),
+        ),
+    )
+
+
+def in_printed_times(times: PrintedTimes, log: Log | None) -> Iterator[Finding]:
+    """By the timers of DeepSpeed or Megatron."""
+    table = printed_times.largest(times, "communication", LARGE_WITH_WAITING, printed_times.STEPS)
+    # What is offloaded is copied to the host where it is reduced.
+    offloaded = log is not None and log.first("optimizer-offloaded") is not None
+    if table is None or table.communication is None or offloaded:
+        return
+    share = table.communication / table.whole
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.POSSIBLE,
+        because=f"{printed_times.whence(table)}: the exchange of gradients and parameters takes "
+        f"{printed_times.part(table, table.communication)}; a rank that waits for a slower one "
+        "prints the same",
+        evidence=(printed_times.row(table, "communication", share, LARGE_WITH_WAITING),),
+        where=Where(ranks=table.ranks),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            _MEASURE,
+            Fix(
+                summary="exchange gradients less often",
+                paste='"gradient_accumulation_steps": 4',
+                language="text",
+                caution="the batch is larger: adapt learning rate and schedule",
+                expected_gain=f"up to {0.75 * share:.0%} of the step",
+            ),
         ),
     )
 
@@ -163,3 +194,9 @@ def _seldom(share: float) -> Fix:
         caution="the batch is four times as large: adapt learning rate and schedule",
         gain=f"up to {0.75 * share:.0%} of the step",
     )
+
+
+_MEASURE = Fix(
+    summary="measure the network between these hosts after the run",
+    paste="torchrun … -m ddoctor.probe  # on the same hosts, launched as the training",
+)

@@ -11,15 +11,20 @@ To fix it, switch offloading off if the model fits without it (``ddoctor plan`` 
 DeepSpeed's own CPU optimizer, and a larger batch for each step.
 """
 
+# Above 150 lines: what a launch and a script say, and the timers of a log.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import printed_times
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Setting
+from ddoctor.evidence.log import Log
+from ddoctor.evidence.printed_figures import PrintedTimes
 from ddoctor.evidence.script import Script
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 # DeepSpeed's file, and the keys of accelerate's.
 OF_DEEPSPEED = (
@@ -32,6 +37,9 @@ STAGE = ("zero-stage", "deepspeed.zero_optimization.stage", "deepspeed.zero_stag
 OF_TORCH = "deepspeed.optimizer.params.torch_adam"
 ADAMS = ("torch.optim.Adam", "torch.optim.AdamW")
 FORCED = "deepspeed.zero_force_ds_cpu_optimizer"
+# Backward does twice the arithmetic of forward, and the update of a parameter is a few operations:
+# on GPUs it takes a small part of the passes.
+MUCH_LONGER = 2.0
 
 
 def in_a_launch(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:
@@ -104,6 +112,56 @@ def with_an_optimizer_of_torch(plan: LaunchPlan, script: Script) -> Iterator[Fin
                 ),
             )
             return
+
+
+def in_printed_times(times: PrintedTimes, log: Log | None) -> Iterator[Finding]:
+    """By the timers of DeepSpeed or Megatron."""
+    slow = [
+        one
+        for one in times.tables
+        if one.count >= printed_times.STEPS
+        and one.optimizer is not None
+        and one.passes
+        and one.optimizer >= MUCH_LONGER * one.passes
+    ]
+    if not slow:
+        return
+    table, shown_by = slow[0], log.first("optimizer-offloaded") if log is not None else None
+    seconds, passes = table.optimizer or 0.0, table.passes or 0.0
+    why = (
+        f"it is offloaded ({shown_by.place})"
+        if shown_by is not None
+        else "no line says that it is offloaded, so look at the configuration"
+    )
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY if shown_by is not None else Confidence.POSSIBLE,
+        because=f"{printed_times.whence(table)}: the optimizer takes "
+        f"{printed_times.part(table, seconds)}, {seconds / passes:.1f} times as long as the "
+        f"forward and backward passes; {why}",
+        evidence=(
+            Observation(
+                name="optimizer by forward and backward passes",
+                value=round(seconds / passes, 2),
+                expected=MUCH_LONGER,
+                source=table.place,
+            ),
+        ),
+        where=Where(ranks=table.ranks),
+        cost=Cost(value=round(seconds / table.whole, 3), unit="share of step"),
+        fixes=(
+            Fix(
+                summary="see whether the model fits without offloading",
+                paste="ddoctor plan MODEL --gpus N",
+            ),
+            Fix(
+                summary="or do more work per optimizer step",
+                paste='"gradient_accumulation_steps": 8',
+                language="text",
+                caution="the batch gets larger: adapt learning rate and schedule",
+            ),
+        ),
+    )
 
 
 def _of_torch(plan: LaunchPlan, script: Script | None) -> str:

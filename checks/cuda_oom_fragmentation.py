@@ -18,13 +18,18 @@ from ddoctor.analysis import cuda_oom, snapshot_failures
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.memory_fixes import expandable
 from ddoctor.analysis.snapshot_failures import SnapshotFailures
+from ddoctor.evidence.printed_figures import AllocatorTable, PrintedMemory
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import RankUse, TrainingRun
-from ddoctor.models import Confidence, Finding, Fix
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("first-failure-masked",)
 # torch's message speaks of a reserved size that is much larger than the allocated one.
 MUCH = 0.2
+# Less is the rounding of a few large segments.
+NOTABLE = GIB
+# Each empties the cache and waits for the GPU; a few are those of the first steps.
+MANY_RETRIES = 10
 
 
 def in_pieces(
@@ -63,6 +68,49 @@ def in_a_snapshot(failures: SnapshotFailures) -> Iterator[Finding]:
         f"; {memory.usable / GIB:.1f} of the {memory.reserved / GIB:.1f} GiB that torch had "
         f"reserved were unused, in blocks of at most {memory.largest_free / GIB:.2f} GiB",
         (*([grow] if grow is not None else []), _FEWER_SHAPES),
+    )
+
+
+def in_a_summary(
+    printed: PrintedMemory, run: TrainingRun | None, environment: Environment | None
+) -> Iterator[Finding]:
+    """By the tables of the allocator, where no error has the figures of the moment itself."""
+    if run is not None and any(cuda_oom.cases(run)):
+        return
+    wasted = [one for one in printed.tables if one.gap >= max(MUCH * one.reserved, NOTABLE)]
+    failed = [one for one in wasted if one.failures]
+    retried = [one for one in wasted if one.retries >= MANY_RETRIES]
+    if failed or retried:
+        yield _by_its_table(max(failed or retried, key=lambda one: one.gap), environment)
+
+
+def _by_its_table(table: AllocatorTable, environment: Environment | None) -> Finding:
+    count, what = (
+        (table.failures, "memory ran out")
+        if table.failures
+        else (table.retries, "the allocator emptied its cache to try again")
+    )
+    # Whole unused segments would have been returned first.
+    lies_between = table.failures > 0 and table.most_in_pieces >= table.gap
+    grow = expandable(environment, table.gap)
+    figures = {
+        "reserved": table.reserved,
+        "peak of allocated memory": table.most_allocated,
+        "peak of unused memory in used blocks": table.most_in_pieces,
+    }
+    return Finding(
+        severity=Severity.WARNING if table.failures else Severity.NOTE,
+        confidence=Confidence.LIKELY if lies_between else Confidence.POSSIBLE,
+        because=f"{table.place}: on GPU {table.device} {what} ({count}×), and "
+        f"{table.gap / GIB:.1f} of the {table.reserved / GIB:.1f} GiB that torch had reserved "
+        "were never allocated",
+        evidence=tuple(
+            Observation(name=name, value=round(size / GIB, 2), unit="GiB", source=table.place)
+            for name, size in figures.items()
+        ),
+        where=Where(ranks=table.ranks, devices=(f"cuda:{table.device}",)),
+        cost=Cost(value=round(table.gap / GIB, 2), unit="GiB"),
+        fixes=(*([grow] if grow is not None else []), _FEWER_SHAPES),
     )
 
 

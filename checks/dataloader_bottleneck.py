@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor.analysis import endings, live_cost, live_data_starvation, loop_work
+from ddoctor.analysis import endings, live_cost, live_data_starvation, loop_work, printed_times
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_ranks import subject
 from ddoctor.analysis.live_state import LiveState
@@ -54,6 +54,7 @@ from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import Straggler, Stragglers, enough, few
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import LoaderCurve, Loading
+from ddoctor.evidence.printed_figures import PrintedTimes
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.trace import Traces
@@ -73,6 +74,9 @@ MOST = 0.5
 # The first epoch pays for one-time work; two more with the same cost are no accident.
 EPOCHS = 3
 TOGETHER = 10
+# A total has the start of the workers in it: each imports torch. Of many batches it is a small
+# part, or comes again in each epoch.
+START_SECONDS, MANY_BATCHES = 10.0, 100
 
 
 def too_slow_for_the_step(
@@ -303,6 +307,36 @@ def in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
                 if workers
                 else "load batches in workers; ddoctor run measures how many are enough",
                 paste="DataLoader(…, num_workers=4, persistent_workers=True)  # or twice as many",
+                caution="the workers of all ranks of a host together need a core each",
+            ),
+        ),
+    )
+
+
+def in_printed_times(times: PrintedTimes) -> Iterator[Finding]:
+    """By the table of a profiler, or the timers in the log."""
+    table = printed_times.largest(times, "loader", live_cost.SURE, printed_times.BATCHES)
+    if table is None or table.loader is None:
+        return
+    share = table.loader / table.whole
+    may_be_once = (
+        table.in_all
+        and table.count < MANY_BATCHES
+        and table.loader - START_SECONDS < live_cost.SURE * table.whole
+    )
+    doubt = ", which may be the start of the workers; train longer to see" if may_be_once else ""
+    yield Finding(
+        severity=Severity.NOTE if may_be_once else Severity.WARNING,
+        confidence=Confidence.POSSIBLE if may_be_once else Confidence.LIKELY,
+        because=f"{printed_times.whence(table)}: the training waits for its batches for "
+        f"{printed_times.part(table, table.loader)}{doubt}",
+        evidence=(printed_times.row(table, "waiting for batches", share, live_cost.SURE),),
+        where=Where(ranks=table.ranks),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="raise num_workers; ddoctor run measures how many workers are enough",
+                paste="DataLoader(…, num_workers=8, persistent_workers=True)  # or twice as many",
                 caution="the workers of all ranks of a host together need a core each",
             ),
         ),

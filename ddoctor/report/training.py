@@ -13,6 +13,7 @@ from ddoctor.analysis.loader_throughput import LoaderThroughput
 from ddoctor.evidence.loading import CurvePoint, LoaderCurve, Loading
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.printed import PrintedOutputs
+from ddoctor.evidence.printed_figures import PhaseTimes, PrintedTimes
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.trace import Traces
@@ -88,6 +89,8 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield ("log" if len(log.files) == 1 else "logs"), _log(log)
     for section in evidence.all(PrintedOutputs):
         yield "machine", _printed(section)
+    for times in evidence.all(PrintedTimes):
+        yield "times", "; ".join(map(_timed, times.tables[:FEW_LOGS]))
     for run in runs:
         yield "script", _script(run)
         if run.unrecorded:
@@ -139,6 +142,22 @@ def _printed(section: PrintedOutputs) -> str:
         for host, commands in hosts.items()
     )
     return "; ".join(texts) if len(hosts) <= FEW_LOGS else f"outputs of {len(hosts):,} hosts"
+
+
+def _timed(table: PhaseTimes) -> str:
+    phases = {
+        "loader": table.loader,
+        "passes": table.passes,
+        "communication": table.communication,
+        "optimizer": table.optimizer,
+        "checkpoints": table.checkpoint,
+    }
+    shares = [
+        f"{name} {seconds / table.whole:.0%}"
+        for name, seconds in phases.items()
+        if seconds is not None and table.whole
+    ]
+    return f"{table.tool} ({table.place}): {listed(shares) if shares else 'no phase'}"
 
 
 def _script(run: TrainingRun) -> str:

@@ -16,6 +16,12 @@ from ddoctor.evidence.printed import (
     PrintedOutput,
     PrintedOutputs,
 )
+from ddoctor.evidence.printed_figures import (
+    AllocatorTable,
+    PhaseTimes,
+    PrintedMemory,
+    PrintedTimes,
+)
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Section
 from tests.healthy.gpus import GPUS
@@ -24,6 +30,48 @@ from tests.healthy.host import HOST
 SECTIONS: tuple[Section, ...] = (
     PrintedOutputs(
         outputs=(PrintedOutput(command="nccl-tests", file="job.out", line=3, host=HOST),)
+    ),
+    PrintedTimes(
+        printed=True,
+        tables=(
+            PhaseTimes(
+                file="job.out",
+                line=40,
+                rank=0,
+                tool="Lightning's profiler",
+                count=5000,
+                in_all=True,
+                whole=1200.0,
+                loader=14.0,
+                checkpoint=31.0,
+                saves=10,
+            ),
+            PhaseTimes(
+                file="job.out",
+                line=60,
+                tool="the timers of the training",
+                count=50,
+                whole=0.24,
+                passes=0.21,
+                communication=0.02,
+                optimizer=0.03,
+            ),
+        ),
+    ),
+    PrintedMemory(
+        printed=True,
+        tables=(
+            AllocatorTable(
+                file="job.out",
+                line=90,
+                device=0,
+                failures=0,
+                retries=2,
+                most_allocated=61 * 2**30,
+                reserved=66 * 2**30,
+                most_in_pieces=2 * 2**30,
+            ),
+        ),
     ),
     GpuDiagnostic(host=HOST, printed=True),
     GpuProcesses(

@@ -12,6 +12,7 @@ from ddoctor.evidence.gpus import Gpu, KernelLog
 from ddoctor.evidence.host import Disk
 from ddoctor.evidence.network import Interface, RdmaDevice, RdmaPort
 from ddoctor.evidence.printed import GpuDiagnostic, LinkErrors, NcclTests
+from ddoctor.evidence.printed_figures import PrintedMemory, PrintedTimes
 from ddoctor.evidence.section import Part, Section
 from ddoctor.evidence.software import Package, Variable
 
@@ -28,7 +29,7 @@ KEYS: Mapping[type[Part], str] = {
     LinkErrors: "name",
 }
 """What tells the rows of a list apart; other lists are replaced."""
-OF_EVENTS = (KernelLog, NcclTests, GpuDiagnostic)
+OF_EVENTS = (KernelLog, NcclTests, GpuDiagnostic, PrintedTimes, PrintedMemory)
 """Sections whose rows are events: none replaces another."""
 
 

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.printed import PrintedOutput, PrintedOutputs
+from ddoctor.evidence.printed_figures import PrintedMemory, PrintedTimes
 from ddoctor.evidence.section import Evidence, Section
 from ddoctor.evidence.software import Environment
 from ddoctor.reading.machine import (
@@ -28,8 +29,10 @@ from ddoctor.reading.machine import (
     interfaces,
     ip_brief,
     kernel_lines,
+    lightning_profile,
     limits,
     memory,
+    memory_summary,
     nccl_tests,
     nccl_topology,
     nvidia_smi,
@@ -42,6 +45,7 @@ from ddoctor.reading.machine import (
     processors,
     python_environment,
     rdma,
+    step_timers,
     variables,
 )
 from ddoctor.reading.machine.kind import Kind
@@ -80,11 +84,16 @@ KINDS: Sequence[Kind] = (
     peer_bandwidth.KIND,
     gpu_diagnostic.KIND,
     gpu_diagnostic_table.KIND,
+    lightning_profile.KIND,
+    step_timers.KIND,
+    memory_summary.KIND,
 )
 OF_BEGINNINGS = tuple(one for one in KINDS if not one.holds)
 """Those that are recognised at the beginning of a file."""
 MAY_BEGIN = re.compile(rb"""=| @ |[#$%+] +[A-Za-z]|['"]: ?['"]""")
 """What each of their first lines holds, and each prompt: a fast test beforehand."""
+OF_RUNS = (PrintedTimes, PrintedMemory)
+"""Sections of a run, whose host does not matter; their tables have a place."""
 MOST_LINES = 20_000
 """Lines that are kept of an output; 64 GPUs have 12,000 in `nvidia-smi -q`."""
 MOST_CHARACTERS = 2**20
@@ -114,8 +123,8 @@ class _Open:
     host: str
     """Empty: not known."""
     file: str
-    writer: str
-    """The rank that wrote it; empty: not known."""
+    rank: int | None
+    """The rank that wrote it; None: not known."""
     line: int
     asked: bool
     """Whether its command stands before it."""
@@ -124,6 +133,11 @@ class _Open:
     characters: int = 0
     last: int = 0
     """Number of the last line that was taken."""
+
+    @property
+    def writer(self) -> str:
+        """The rank that wrote it; empty: not known."""
+        return "" if self.rank is None else f"rank {self.rank}"
 
     def take(self, text: str, number: int) -> None:
         """Add a line."""
@@ -144,6 +158,11 @@ class _Found:
     def source(self) -> tuple[str, str]:
         """The file, and the writer within it: outputs of one source are of one host."""
         return self.now.file, self.now.writer
+
+    @property
+    def of_run(self) -> bool:
+        """Whether it is about the run, not about a host."""
+        return isinstance(self.sections[0], OF_RUNS)
 
 
 @dataclass
@@ -206,7 +225,7 @@ class Outputs:
             kind=kind,
             host=said.host or self._host,
             file=file,
-            writer="" if said.rank is None else f"rank {said.rank}",
+            rank=said.rank,
             line=number,
             asked=asked,
             last=number,
@@ -230,7 +249,7 @@ class Outputs:
         if len(now.lines) < (1 if now.asked else now.kind.fewest):
             return
         try:
-            sections = tuple(now.kind.read(now.lines))
+            sections = tuple(_placed(one, now) for one in now.kind.read(now.lines))
         except ValueError:
             # What is damaged is read as any other text.
             return
@@ -261,7 +280,7 @@ class Outputs:
         """The sections that the bundles do not have."""
         named = [*self._named(bundles)]
         together: dict[tuple[type[Section], str], Section] = {}
-        for host, one in named:
+        for host, one in (*named, *(("", one) for one in self._found if one.of_run)):
             for section in one.sections:
                 new = replace(section, host=section.host or host, printed=True)
                 key = (type(new), new.host)
@@ -290,12 +309,13 @@ class Outputs:
 
         Where several hosts might be meant, an output without a host is named by its folder or file.
         """
+        found = [one for one in self._found if not one.of_run]
         hosts: dict[tuple[str, str], set[str]] = {}
         kinds: dict[type[Section], set[object]] = {}
-        for one in self._found:
+        for one in found:
             told = {section.host or one.now.host for section in one.sections} - {""}
             hosts.setdefault(one.source, set()).update(told)
-        for one in self._found:
+        for one in found:
             name: object = _only(hosts[one.source]) or one.source
             for section in one.sections:
                 kinds.setdefault(type(section), set()).add(section.host or one.now.host or name)
@@ -304,13 +324,21 @@ class Outputs:
         several = len(set().union(*hosts.values())) > 1
         unclear = several or any(len(sources) > 1 for sources in kinds.values())
         folders = {posixpath.dirname(file) for file, _ in hosts}
-        for one in self._found:
+        for one in found:
             host = one.now.host or _only(hosts[one.source])
             if not host and unclear:
                 file, writer = one.source
                 place = posixpath.dirname(file) if len(folders) > 1 else file
                 host = f"{place or file} {writer}".strip()
             yield host, one
+
+
+def _placed(section: Section, now: _Open) -> Section:
+    """The section, whose tables know where they stand."""
+    if not isinstance(section, OF_RUNS):
+        return section
+    tables = (replace(one, file=now.file, line=now.line, rank=now.rank) for one in section.tables)
+    return replace(section, tables=tuple(tables))
 
 
 def _only(hosts: set[str]) -> str:
