@@ -87,7 +87,9 @@ class Meaning:
     @cached_property
     def renewed(self) -> bool:
         """Whether the latest of many such lines may say something else."""
-        return self.prompt or bool(self.outputs) or any(one.row.latest for one in self.patterns)
+        # Of scattered lines the first ones are kept anyway.
+        begins = any(not one.scattered for one in self.outputs)
+        return self.prompt or begins or any(one.row.latest for one in self.patterns)
 
 
 @dataclass

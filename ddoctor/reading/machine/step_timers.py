@@ -11,13 +11,12 @@ from ddoctor.evidence.printed_figures import PhaseTimes, PrintedTimes
 from ddoctor.reading.machine.kind import Kind
 
 MILLISECONDS = r"\d{1,12}\.\d{1,6}"
-# deepspeed/utils/timer.py, and Megatron until 2022: all timers in a line. With memory_breakdown,
-# sizes in GB follow.
+# deepspeed/utils/timer.py, and Megatron until 2022: all timers in a line.
 LINE = re.compile(r"^.{0,400}?\btime \(ms\) \| ")
-IN_LINE = re.compile(rf"\| (?P<name>[A-Za-z][\w -]{{1,60}}): (?P<most>{MILLISECONDS})(?! GB|[\d.])")
+IN_LINE = re.compile(rf"\| (?P<name>[A-Za-z][\w -]{{1,60}}): (?P<most>{MILLISECONDS})")
 # megatron/core/timers.py: a line for each, with the least and the most of all ranks, or the most.
 ROW = re.compile(
-    rf"^\s{{1,12}}(?P<name>[a-z][a-z/-]{{2,60}}) \.{{2,60}}: "
+    rf"^\s{{0,12}}(?P<name>[a-z][a-z/-]{{2,60}}) \.{{2,60}}: "
     rf"(?:\((?P<least>{MILLISECONDS}), (?P<among>{MILLISECONDS})\)|(?P<most>{MILLISECONDS}))$"
 )
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.printed import PrintedOutputs
 from ddoctor.evidence.printed_figures import PrintedTimes
 from ddoctor.models import Confidence, Severity
 from tests.reading.conftest import Diagnose
 from tests.reading.machine.conftest import Read
+from tests.reading.machine.nvidia_smi_texts import Card, table
 
 DATED = "[2024-06-01 12:00:00,123] [INFO] [logging.py:96:log_dist] [Rank 0] "
 OFFLOADED = (
@@ -119,8 +122,10 @@ def test_sizes_are_no_times(read: Read) -> None:
 
 
 @pytest.mark.parametrize("form", ["both", "most"])
-def test_the_forms_of_megatron(read: Read, form: str) -> None:
-    (section,) = read(megatron(form=form)).all(PrintedTimes)
+@pytest.mark.parametrize("prefix", ["", "15: ", "[default7]:", "[1,15]<stdout>:"])
+def test_the_forms_of_megatron(read: Read, form: str, prefix: str) -> None:
+    text = "".join(f"{prefix}{line}\n" for line in megatron(form=form).splitlines())
+    (section,) = read(text).all(PrintedTimes)
     (one,) = section.tables
     assert (one.count, one.loader, one.passes) == (12, 0.005, 1.2)
     assert [one.whole, one.optimizer] == pytest.approx([1.23, 0.03])
@@ -178,7 +183,7 @@ def test_a_slow_loader(diagnose: Diagnose, form: str) -> None:
         deepspeed(step=200.0),
         deepspeed(reduce=40.0),
         # What is offloaded is copied where it is reduced.
-        OFFLOADED[0] + deepspeed(reduce=66.0, step=150.0),
+        OFFLOADED[0] + deepspeed(reduce=66.0, step=20.0),
         # An optimizer that is offloaded, and fast enough.
         OFFLOADED[0] + deepspeed(step=100.0),
         # Times of the start, and text that looks similar.
@@ -194,3 +199,13 @@ def test_sound_times(diagnose: Diagnose, text: str) -> None:
 def test_a_step_that_gathers_is_no_slow_optimizer(diagnose: Diagnose) -> None:
     (finding,) = diagnose(deepspeed(step=500.0, gather=480.0)).findings
     assert finding.cause == "communication-bound-step"
+
+
+def test_times_are_of_the_run_not_of_a_host(read: Read) -> None:
+    card = table("550.54.15", [Card()])
+    evidence = read(rank_0=deepspeed(), rank_1=deepspeed(), smi=card)
+    assert [one.host for one in evidence.all(Gpus)] == [""]
+    (section,) = evidence.all(PrintedTimes)
+    assert [(one.file, one.rank) for one in section.tables] == [("rank.0", 0), ("rank.1", 1)]
+    (outputs,) = evidence.all(PrintedOutputs)
+    assert [one.command for one in outputs.outputs] == ["nvidia-smi"]
