@@ -35,7 +35,9 @@ class _Action:
 def _read(lines: Sequence[str]) -> Iterator[PrintedTimes]:
     actions = {one.name: one for one in _actions(lines)}
     batch, epoch, save = (actions.get(name) for name in (BATCH, EPOCH, SAVE))
-    if batch is None:
+    # Of a table that was cut down, the loader's calls say how many batches there were.
+    batches = batch or next((one for name, one in actions.items() if LOADER.search(name)), None)
+    if batches is None or (batch is None and epoch is None):
         return
     loader, hooks = _of(actions, LOADER), _of(actions, CHECKPOINT)
     # The hooks save through it, and a script may call it as well.
@@ -44,10 +46,11 @@ def _read(lines: Sequence[str]) -> Iterator[PrintedTimes]:
         tables=(
             PhaseTimes(
                 tool="Lightning's profiler",
-                count=batch.calls,
+                count=batches.calls,
                 in_all=True,
                 whole=max(
-                    epoch.seconds if epoch is not None else 0.0, batch.seconds + (loader or 0.0)
+                    epoch.seconds if epoch is not None else 0.0,
+                    batches.seconds + (loader or 0.0) if batch is not None else 0.0,
                 ),
                 loader=loader,
                 checkpoint=saving or None,

@@ -91,6 +91,17 @@ def test_a_slow_loader(diagnose: Diagnose) -> None:
     assert "for 45 of 100 s (45%), in 500 batches" in finding.because
 
 
+def without_batches(actions: Rows) -> Rows:
+    return {name: row for name, row in actions.items() if name != "run_training_batch"}
+
+
+def test_a_table_that_was_cut_down(diagnose: Diagnose, read: Read) -> None:
+    (finding,) = diagnose(table(without_batches(rows(loader=45)))).findings
+    assert finding.cause == "dataloader-bottleneck"
+    (section,) = read(table(without_batches(rows(loader=2)))).all(PrintedTimes)
+    assert [(one.count, one.whole, one.loader) for one in section.tables] == [(501, 100.0, 2.0)]
+
+
 def test_the_start_of_the_workers_may_be_all(diagnose: Diagnose) -> None:
     (finding,) = diagnose(table(rows(loader=9, batches=20, epoch=30))).findings
     assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
