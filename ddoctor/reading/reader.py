@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from ddoctor.errors import DoctorError
 from ddoctor.evidence import bundle, limits
 from ddoctor.evidence.section import Evidence
@@ -85,9 +87,23 @@ def _foreign(first: bytes) -> str:
     text = first.strip(b"\0")
     if not text or len(text) - len(text.translate(None, CONTROL)) > len(text) // 30:
         return "it is a binary file of no known kind"
-    if text.lstrip()[:1] in (b"{", b"[") and len(first) == GLANCE and b"\n" not in text:
-        return "it is JSON of no known kind"
+    if text.lstrip()[:1] in (b"{", b"["):
+        if len(first) == GLANCE and b"\n" not in text:
+            return "it is JSON of no known kind"
+        if len(first) < GLANCE and _is_cut_off(text):
+            return "it is JSON that was cut off"
     return ""
+
+
+def _is_cut_off(text: bytes) -> bool:
+    """Whether a JSON value begins, and its end is missing."""
+    try:
+        msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        return "truncated" in str(error)
+    except RecursionError:
+        return True
+    return False
 
 
 def _words(error: Exception) -> str:

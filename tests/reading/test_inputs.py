@@ -59,6 +59,9 @@ def test_compressed_files_are_recognised_by_content(tmp_path: Path, compress: ob
         (bytes(100_000), "binary"),
         (Path(sys.executable).resolve().read_bytes()[:100_000], "binary"),
         (b'{"number": ' + b"9" * 1_000_000 + b"}", "JSON of no known kind"),
+        (b'{"loss": [1, 2', "JSON that was cut off"),
+        (b'{\n  "loss": [\n    1,\n', "JSON that was cut off"),
+        (b"[" * 50_000, "JSON that was cut off"),
         (b'{"entries": [{"record_id": ' + b"9" * 1_000_000, "no records of torch"),
         (b'{"entries": [{"frames": [], "record_id": 0,', "no records of torch"),
         (b'{"schemaVersion": 1, "traceEvents": [{"ph": "X", "na', "no trace of torch"),
@@ -80,6 +83,20 @@ def test_what_is_no_log_is_refused_alone_and_listed_beside_one(
     evidence, refused = reader.read([tmp_path])
     assert [(one.name, words in one.why) for one in refused] == [("a", True)]
     assert evidence.all(Log)[0].files == ("b",)
+
+
+@pytest.mark.parametrize(
+    "beginning",
+    [
+        b'{"level": "info"}\n{"level": "in',
+        b"{\n  'lr': 0.1,\n",
+        b"[2026-11-27 10:00:00] start\n",
+        b"[\n",
+    ],
+)
+def test_a_log_may_begin_like_json(tmp_path: Path, beginning: bytes) -> None:
+    (tmp_path / "log").write_bytes(beginning + b"\n" + LINE)
+    assert [one.pattern for one in log_of(tmp_path / "log").events] == ["device-ordinal"]
 
 
 def test_a_folder_is_walked(tmp_path: Path) -> None:
