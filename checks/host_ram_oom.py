@@ -169,10 +169,12 @@ def in_a_log(
     events = tuple(one for one in events if not NAMED.search(one.text) or OF_A_RUN.search(one.text))
     events = events or log.of("worker-killed", "no-host-memory")
     killed = log.of("sigkill")
-    if killed and not events and not (run is not None and any(one.exception for one in run.ranks)):
+    # That another rank is gone, the others raise.
+    own = run is not None and any(one.exception and not one.echoes for one in run.ranks)
+    if killed and not events and not own:
         yield log_events.finding(
             killed,
-            "a process was killed and no rank raised an error: mostly the host's memory ran out, "
+            "a process was killed and no error came before: mostly the host's memory ran out, "
             "which the kernel log would show (`dmesg -T`)",
             _FEWER_COPIES,
             confidence=Confidence.POSSIBLE,

@@ -34,6 +34,8 @@ RAISED = 1
 TABLE_ROOT = re.compile(r"^Root Cause \(first observed failure\)")
 TABLE_RANK = re.compile(r"^\s*rank\s*:\s*(\d{1,7}) ")
 TABLE_EXIT = re.compile(r"^\s*exitcode\s*:\s*(-?\d{1,9}) +\(pid: (\d{1,9})\)")
+# torch/distributed/elastic/multiprocessing/api.py: the launcher ends those that still run.
+CLOSED = re.compile(r"\bSending process (\d{1,9}) closing signal SIG")
 # torch/multiprocessing/spawn.py: the number is that of the process on its host.
 SPAWNED = re.compile(
     r"ProcessExitedException: process (?P<local>\d{1,7}) terminated with "
@@ -81,6 +83,8 @@ class LogEndings:
     _exits: dict[int, _Exit] = field(default_factory=dict)
     _tasks: dict[int, _Exit] = field(default_factory=dict)
     """Of srun's tasks, in the order of their lines."""
+    _closed: set[int] = field(default_factory=set)
+    """The PIDs that the launcher ended."""
     _table_rank: int | None = None
     _is_first: bool = False
 
@@ -129,6 +133,8 @@ class LogEndings:
                 code, pid = int(match[1]), int(match[2])
                 self._exits[self._table_rank] = _Exit(code, pid, self._is_first, around())
             self._table_rank, self._is_first = None, False
+        elif (match := CLOSED.search(text)) and len(self._closed) < MOST_EXITS:
+            self._closed.add(int(match[1]))
         elif match := SPAWNED.search(text):
             code = int(match["code"] or -signal.Signals.__members__.get(match["signal"] or "", 0))
             if code and len(self._exits) < MOST_EXITS:
@@ -175,7 +181,8 @@ class LogEndings:
             known = found.get(rank)
             if known is not None:
                 found[rank] = replace(known, exit_code=ended.code, pid=ended.pid)
-            elif ended.code:
+            # It ran until another rank had failed.
+            elif ended.code and not (found and ended.pid in self._closed):
                 words = last_words(rank) if ended.code == ABORTED else ""
                 found[rank] = _killed(rank, ended, words, float(len(places)))
         ranks = tuple(found.values())

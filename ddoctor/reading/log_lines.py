@@ -46,7 +46,10 @@ OF_TRACEBACKS = (
 # What a stack begins with, as py-spy and faulthandler print it.
 OF_STACKS = ("most recent call first", "thread  (", "fatal python error")
 # torch/distributed/elastic/multiprocessing/errors: rows of the table at the end.
-OF_TABLES = ("exitcode", "(local_rank: ", "first observed failure", ": exited with exit code ")
+OF_TABLES = (
+    *("exitcode", "(local_rank: ", "first observed failure", ": exited with exit code "),
+    "closing signal sig",
+)
 OTHERS = (*OF_TRACEBACKS, *OF_STACKS, *OF_TABLES)
 
 
