@@ -27,6 +27,10 @@ def software(torch: str = "2.8.0+cu128", nccl: str | None = None, **packages: st
         (software("2.6.0+cu124", deepspeed="0.13.5"), "importing it fails"),
         (software(transformers="4.52.4", accelerate="1.2.1"), "keep_torch_compile"),
         (software(transformers="4.39.3", accelerate="1.1.0"), "dispatch_batches"),
+        (software("2.2.2+cpu", numpy="2.0.1"), "Numpy is not available"),
+        (software("2.6.0", bitsandbytes="0.44.1", triton="3.2.0"), "triton.ops"),
+        (software(peft="0.17.1", transformers="5.0.0"), "HybridCache"),
+        (software(peft="0.14.0", transformers="4.39.3"), "EncoderDecoderCache"),
     ],
 )
 def test_known_bad_versions(findings: Findings, section: Software, words: str) -> None:
@@ -36,8 +40,12 @@ def test_known_bad_versions(findings: Findings, section: Software, words: str) -
     assert finding.fixes[0].paste.startswith("pip install")
 
 
-def test_what_hurts_only_some_runs_is_a_note(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, software(transformers="4.46.2"))
+@pytest.mark.parametrize(
+    "section",
+    [software(transformers="4.46.2"), software("2.7.0+cu126"), software(deepspeed="0.18.1")],
+)
+def test_what_hurts_only_some_runs_is_a_note(findings: Findings, section: Software) -> None:
+    (finding,) = findings(CAUSE, section)
     assert finding.severity is Severity.NOTE
 
 
@@ -56,6 +64,16 @@ def test_what_hurts_only_some_runs_is_a_note(findings: Findings) -> None:
         software(transformers="4.39.3", accelerate="0.34.2"),
         software(transformers="4.40.0", accelerate="1.1.0"),
         software(transformers="4.46.3"),
+        software("2.7.1+cu126"),
+        software("2.3.0", numpy="2.0.1"),
+        software("2.2.2", numpy="1.26.4"),
+        software("2.6.0", bitsandbytes="0.45.1", triton="3.2.0"),
+        software("2.5.1", bitsandbytes="0.44.1", triton="3.1.0"),
+        software(peft="0.18.0", transformers="5.0.0"),
+        software(peft="0.17.1", transformers="4.57.1"),
+        software(peft="0.13.2", transformers="4.39.3"),
+        software(deepspeed="0.17.5"),
+        software(deepspeed="0.18.3"),
         software(transformers="from a fork", accelerate="1.2.1"),
     ],
 )
