@@ -13,12 +13,15 @@ print it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+LATE = re.compile(r"timed out|timeout", re.I)
 
 
 def from_training(run: TrainingRun) -> Iterator[Finding]:
@@ -52,10 +55,16 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
             f"{endings.others(run, echoes)}"
         )
         fix = _RECORD
+    title = ""
     if run.only_told and not run.failures:
         # Whatever else a log tells comes first.
         severity, confidence = Severity.WARNING, Confidence.POSSIBLE
+        if all(LATE.search(one.words) for one in echoes):
+            title = "A rank waited too long for another one, and no line says what held that up"
+            why = f": another rank did not come in time{endings.others(run, echoes)}"
+            fix = _LOOK
     yield Finding(
+        title=title,
         severity=severity,
         confidence=confidence,
         because=said + why,
@@ -91,6 +100,10 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         )
 
 
+_LOOK = Fix(
+    summary="look at the ranks while they wait, or let the next run keep its collectives",
+    paste="ddoctor attach  # on each host\nexport TORCH_FR_BUFFER_SIZE=2000",
+)
 _RECORD = Fix.python(
     summary="record the error and time of every rank",
     paste=(

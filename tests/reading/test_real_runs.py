@@ -117,6 +117,7 @@ def test_a_rank_that_the_launcher_ended_is_no_cause(tmp_path: Path) -> None:
     findings = told(log).findings
     assert {one.cause for one in findings} == {"first-failure-masked"}
     assert {one.confidence for one in findings} == {Confidence.POSSIBLE}
+    assert findings[0].title.startswith("A rank waited too long for another one")
 
 
 @pytest.mark.ward
