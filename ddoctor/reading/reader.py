@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -67,6 +68,10 @@ def read(paths: Sequence[Path]) -> tuple[Evidence, tuple[NotRead, ...]]:
     return evidence, tuple(refused)
 
 
+OF_JSON = re.compile(rb"\s*[{\[]\s*[{\[\"]")
+"""How objects and lists of them begin; stamps of the kernel begin like lists of numbers."""
+
+
 def _is_bundle(first: bytes) -> bool:
     text = first.lstrip()
     return text.startswith(b"{") and (b'"sections"' in first or b'"schema"' in first[:200])
@@ -90,7 +95,7 @@ def _foreign(first: bytes) -> str:
     if text.lstrip()[:1] in (b"{", b"["):
         if len(first) == GLANCE and b"\n" not in text:
             return "it is JSON of no known kind"
-        if len(first) < GLANCE and _is_cut_off(text):
+        if len(first) < GLANCE and OF_JSON.match(text) and _is_cut_off(text):
             return "it is JSON that was cut off"
     return ""
 
