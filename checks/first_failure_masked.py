@@ -61,8 +61,11 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
         severity, confidence = Severity.WARNING, Confidence.POSSIBLE
         if all(LATE.search(one.words) for one in echoes):
             title = "A rank waited too long for another one, and no line says what held that up"
-            why = f": another rank did not come in time{endings.others(run, echoes)}"
-            fix = _LOOK
+            why, fix = ": another rank did not come in time", _LOOK
+        else:
+            title = "The errors only report that another rank is gone, and no line says why"
+            why, fix = ": another rank failed, or came to its end before the others", _NEXT
+        why += endings.others(run, echoes)
     yield Finding(
         title=title,
         severity=severity,
@@ -79,8 +82,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
-    if run is not None and run.failures:
-        return  # The log tells of the first failure.
+    if run is not None and (run.failures or run.echoes):
+        return  # The log tells how ranks ended.
     # Every cause explains these.
     events = log.of(*log_events.ECHOES)
     if events:
@@ -88,18 +91,19 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
             events,
             "this reports that another rank has failed, or did not come, and the log does not say "
             "why: look for the first error of every rank and host",
-            Fix(
-                summary="let the next run say which rank is missing, and where",
-                paste="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO\n"
-                "torchrun --redirects 3 --log-dir logs …  # a file per rank\n"
-                "ddoctor attach  # while it hangs, on each host",
-            ),
+            _NEXT,
             # Whatever else is found comes first.
             severity=Severity.WARNING,
             confidence=Confidence.POSSIBLE,
         )
 
 
+_NEXT = Fix(
+    summary="let the next run say which rank is missing, and where",
+    paste="export TORCH_NCCL_TRACE_BUFFER_SIZE=2000 NCCL_DEBUG=INFO\n"
+    "torchrun --redirects 3 --log-dir logs …  # a file per rank\n"
+    "ddoctor attach  # while it hangs, on each host",
+)
 _LOOK = Fix(
     summary="look at the ranks while they wait, or let the next run keep its collectives",
     paste="ddoctor attach  # on each host\nexport TORCH_FR_BUFFER_SIZE=2000",

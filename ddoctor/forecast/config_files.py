@@ -81,9 +81,9 @@ USUAL = (*OFF, "1", "-1", "sft", "pt")
 class Taken:
     """What files say of a plan."""
 
-    settings: tuple[Setting, ...] = ()
+    settings: tuple[Setting, ...]
     """The options that they give, where the command line gives none."""
-    beyond: tuple[Setting, ...] = ()
+    beyond: tuple[Setting, ...]
     """What they ask for and no plan knows."""
 
 
@@ -240,16 +240,15 @@ class _Config:
         mixed = self._first(("mixed_precision",))
         if mixed is not None and mixed.value in MIXED:
             return MIXED[mixed.value], mixed
-        bf16, fp16 = self._on(BF16), self._on(FP16)
-        dtype = self._first(DTYPE)
+        dtype, pure = self._first(DTYPE), self._on(("pure_bf16",))
         if dtype is not None and dtype.value in ("bfloat16", "bf16"):
             return "bf16", dtype
-        whole = self._of_axolotl or self._on(("pure_bf16",))
-        whole = whole or (self._adapter if self._of_llama_factory else None)
-        if bf16 is not None or self._on(("pure_bf16",)) is not None:
-            place = bf16 or self._on(("pure_bf16",))
-            assert place is not None
-            return ("bf16" if whole else "bf16-mixed"), place
+        if pure is not None:
+            return "bf16", pure
+        if (bf16 := self._on(BF16)) is not None:
+            whole = self._of_axolotl or (self._of_llama_factory and self._adapter)
+            return ("bf16" if whole else "bf16-mixed"), bf16
+        fp16 = self._on(FP16)
         return ("fp16-mixed", fp16) if fp16 is not None else None
 
     def _adapts(self) -> Setting | None:

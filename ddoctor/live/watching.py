@@ -62,7 +62,9 @@ def once(
 
 def _make_way() -> None:
     """Let the ranks go before this thread, and what it starts."""
-    os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
+    # Nothing is wrong without it.
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
 
 
 def _read_checks() -> None:

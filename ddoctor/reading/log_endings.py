@@ -177,12 +177,13 @@ class LogEndings:
             # One exception without a rank: all that ended by one have raised it.
             ending = found.pop(unnamed[0])
             found |= {rank: replace(ending, rank=rank) for rank, _ in exits if rank in raised}
+        # Those that the launcher ended ran until another rank had failed, where the log shows one.
+        by_itself = bool(found) or any(ended.pid not in self._closed for _, ended in exits)
         for rank, ended in exits:
             known = found.get(rank)
             if known is not None:
                 found[rank] = replace(known, exit_code=ended.code, pid=ended.pid)
-            # It ran until another rank had failed.
-            elif ended.code and not (found and ended.pid in self._closed):
+            elif ended.code and not (by_itself and ended.pid in self._closed):
                 words = last_words(rank) if ended.code == ABORTED else ""
                 found[rank] = _killed(rank, ended, words, float(len(places)))
         ranks = tuple(found.values())

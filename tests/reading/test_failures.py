@@ -12,6 +12,7 @@ from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence
 from ddoctor.reading import reader
 from ddoctor.reading.log_lines import MOST_ALIKE
+from tests.reading.conftest import Diagnose
 
 LOST = "[127.0.0.1]:4711: Connection closed by peer"
 
@@ -148,3 +149,28 @@ def test_the_next_line_of_a_logger_is_no_part_of_a_message(tmp_path: Path) -> No
     more = "[rank0]: 2026-11-25 10:01:01 - INFO - step: 12 loss: 0.3\n"
     _, run = read(tmp_path, a="[rank0]: ValueError: no row\n" + more + raises(1, "b"))
     assert run.failures[0].message == "no row"
+
+
+CLOSED = "W1127 16:40:27.1 multiprocessing/api.py:1028] Sending process {} closing signal SIGTERM\n"
+ENDED = "  rank      : {0} (local_rank: {0})\n  exitcode  : -15 (pid: {1})  (SIGTERM)\n"
+
+
+def test_ranks_that_the_launcher_ended_count_where_nothing_else_is_known(tmp_path: Path) -> None:
+    """It was told to end, and ended them."""
+    text = "".join(CLOSED.format(4711 + rank) for rank in range(2))
+    text += "".join(ENDED.format(rank, 4711 + rank) for rank in range(2))
+    _, run = read(tmp_path, log=text)
+    assert [(one.rank, one.exit_code) for one in run.ranks] == [(0, -15), (1, -15)]
+
+
+def test_an_error_that_only_reports_another_rank_is_told_once(diagnose: Diagnose) -> None:
+    (finding,) = diagnose(
+        """
+        [rank1]: Traceback (most recent call last):
+        [rank1]:   File "/home/ann/train.py", line 9, in <module>
+        [rank1]:     loss.backward()
+        [rank1]: RuntimeError: [gloo/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:13
+        """
+    ).findings
+    assert (finding.cause, finding.confidence) == ("first-failure-masked", Confidence.POSSIBLE)
+    assert "came to its end before the others" in finding.because
