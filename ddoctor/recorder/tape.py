@@ -14,6 +14,7 @@ import os
 import struct
 from collections import defaultdict
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -166,6 +167,13 @@ class Tape:
                     counts=cells[COUNTS_FROM:],
                     meetings=tuple(meetings[number]),
                 )
+
+    def last_seconds(self, most: int) -> list[float]:
+        """Seconds of the last steps, also of those that are only counted, oldest first."""
+        done = int(self.head[DONE])
+        first = max(0, done - 1 - min(most, END_ROWS // 2))
+        ends = [float(self.ends[number % END_ROWS]) for number in range(first, done)]
+        return [end - begin for begin, end in pairwise(ends)]
 
     def operations(self, most: int) -> list[int]:
         """The last collectives that have ended, by their numbers, oldest first."""

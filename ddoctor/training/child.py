@@ -132,8 +132,12 @@ class Child:
         return self.written.leaving
 
     def step_times(self) -> list[float]:
-        """Seconds of each finished step."""
+        """Seconds of each recorded step."""
         return [row.end - row.begin for row in self.written.tape.rows()]
+
+    def last_step_times(self, most: int) -> list[float]:
+        """Seconds of the last steps, also of those that are only counted."""
+        return self.written.tape.last_seconds(most)
 
     def new_steps(self) -> list[tuple[int, float]]:
         """Number and seconds of the steps since the last call, if it is followed to its end."""

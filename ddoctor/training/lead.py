@@ -258,12 +258,14 @@ class _Watch:
         if first is None:
             return
         self.warm_up = first
-        self._stop(max(first + self.steps, self._ahead(times)))
+        self._stop(max(first + self.steps, self._ahead()))
 
-    def _ahead(self, times: Sequence[float]) -> int:
+    def _ahead(self) -> int:
         """A step that no rank has reached when the order to stop arrives."""
         most = max(now.steps for now in self.nows.values())
-        typical = median(times[-20:]) if times else 1.0
+        # Of short steps, most are only counted: the recorded ones say too late that they got long.
+        times = self.child.last_step_times(20)
+        typical = median(times) if times else 1.0
         return most + ceil((NEWS_SECONDS + self.store.tick) / max(typical, 1e-4)) + 1
 
     def _stop(self, at: int) -> None:
@@ -290,7 +292,7 @@ class _Watch:
             self.warm_up = min(3, len(times) // 2)
         # --steps would take longer than --seconds: stop at the next possible step, which is looked
         # for again: the first steps seem short where the host launches them ahead of its GPU.
-        at = self._ahead(times)
+        at = self._ahead()
         if self._stop_at is None or at < self._stop_at:
             self.limit = limit
             self._stop(at)

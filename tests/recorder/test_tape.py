@@ -5,7 +5,9 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -99,3 +101,21 @@ def _written(path: Path, *, steps: int, meetings: int) -> tuple[Timeline, Tape]:
             timeline.meeting(timeline.last, float(step), 0.0, 3.0)
         timeline.end_step()
     return timeline, watched
+
+
+def test_the_last_steps_are_timed_also_where_they_are_only_counted(path: Path) -> None:
+    written = Tape(path, create=True)
+    timeline = Timeline(written)
+    assert written.last_seconds(20) == []
+    for _ in range(tape.END_ROWS + 50):
+        timeline.end_step()
+    # The first one after a row, and far from the next.
+    assert timeline.busy == -1
+    recorded = {row.number for row in written.rows(timeline.done - 20)}
+    assert recorded == set(), "these are only counted"
+    for _ in range(3):
+        time.sleep(0.02)
+        timeline.end_step()
+    seconds = written.last_seconds(20)
+    assert len(seconds) == 20
+    assert median(seconds) < 0.02 <= min(seconds[-3:])
