@@ -120,6 +120,7 @@ def test_an_error_on_one_rank_is_told_and_the_rest_is_measured(run: Launch) -> N
     assert len(measured) == 1
 
 
+@pytest.mark.ward
 def test_a_rank_that_leaves_is_told_by_its_exit_code_and_last_words(run: Launch) -> None:
     runs, _ = run([LEAVING])
     (crashed,) = runs.runs
@@ -155,6 +156,7 @@ def test_the_limit_holds_even_for_the_start(run: Launch) -> None:
     assert any(stage in reason for stage in ("start", "loading torch", "join")), reason
 
 
+@pytest.mark.ward
 def test_an_absent_interface_is_a_crash_with_its_words(
     run: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -178,6 +180,7 @@ def test_settings_of_an_outer_launcher_do_not_matter(
     assert outcomes(runs) == ["completed"]
 
 
+@pytest.mark.ward
 def test_the_users_own_modules_are_not_imported(
     run: Launch, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

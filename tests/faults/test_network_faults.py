@@ -54,6 +54,7 @@ def test_gloo_is_told_a_prefix(doctor: Doctor) -> None:
     assert examined.exit_code == 1
 
 
+@pytest.mark.ward
 def test_a_bridge_of_containers_comes_first(doctor: Doctor) -> None:
     lines = [
         *wire("veth1"),

@@ -96,6 +96,7 @@ def test_a_step_takes_what_the_forecast_says(
     assert told.total == pytest.approx(real, rel=0.03)
 
 
+@pytest.mark.ward
 def test_adapters_in_fp32_beside_weights_in_bf16(tmp_path: Path) -> None:
     source = written(tmp_path, num_hidden_layers=2)
     halves, full = (blueprint(source, text) for text in ("r=8,dora", "r=8,dora,fp32"))

@@ -229,6 +229,7 @@ def test_a_config_that_is_too_large(tmp_path: Path) -> None:
         from_config(str(path))
 
 
+@pytest.mark.ward
 def test_halves_take_less_than_floats(tmp_path: Path) -> None:
     source = written(tmp_path)
     pure, mixed, full = (

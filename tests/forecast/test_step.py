@@ -45,12 +45,11 @@ def test_another_optimizer(name: str) -> None:
     assert abs(off(name, SGD)) <= WORST
 
 
+@pytest.mark.ward
 @pytest.mark.parametrize(
     "name",
     [
-        name
-        if name == "dense"
-        else pytest.param(name, marks=(pytest.mark.ward, truth.needs_known_bfloat16))
+        name if name == "dense" else pytest.param(name, marks=truth.needs_known_bfloat16)
         for name in SET
     ],
 )

@@ -49,6 +49,7 @@ def test_each_way_of_other_models(way: str, name: str) -> None:
     assert abs(off(name, WAYS[way])) <= WORST
 
 
+@pytest.mark.ward
 def test_a_decoder_that_has_its_own_config() -> None:
     """A cache of keys that its config asks for would fill twice."""
     case = SET["encoder and decoder"]
@@ -66,6 +67,7 @@ def test_no_step_keeps_what_another_made() -> None:
     assert after.parts["Temp"] == 0
 
 
+@pytest.mark.ward
 def test_the_buckets_of_ddp_are_beside_the_gradients() -> None:
     case = SET["dense"]
     told = footprint(case.build, case.batch, AdamW)

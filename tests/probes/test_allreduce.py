@@ -34,6 +34,7 @@ def test_each_size_is_timed_often_enough(section: AllReduce) -> None:
         assert 0 < point.minimum <= point.p50 <= point.p99
 
 
+@pytest.mark.ward
 def test_bandwidth_follows_the_formula(section: AllReduce) -> None:
     for point in section.points:
         expected = bus_bandwidth(point.bytes, point.p50, len(section.ranks))

@@ -20,6 +20,7 @@ def measured(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Eviden
     return Evidence(local_probes.measure([f"tests.faulty.{name}"], limit=120, data=folder))
 
 
+@pytest.mark.ward
 def test_in_a_sum(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (section,) = measured("wrong_sums", tmp_path, monkeypatch).all(AllReduce)
     assert {value.rank for value in section.wrong} == {1}

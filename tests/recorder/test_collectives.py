@@ -188,6 +188,7 @@ assert other.wait() == 0
 """
 
 
+@pytest.mark.ward
 def test_functional_ones_are_met_where_their_tensor_is_used(bare: Run, record: Record) -> None:
     ran = record(FUNCTIONAL, "train.py", "0")
     assert ran.exit_code == 0, ran.stderr

@@ -83,6 +83,7 @@ def test_a_loader_without_workers(record: Record) -> None:
     assert loader.randomness == ()
 
 
+@pytest.mark.ward
 def test_a_pause_within_a_batch_is_waited_for_too(record: Record) -> None:
     ran = record(
         IN_MAIN.replace("x, y = zip", "gc.collect(); x, y = zip").replace(
@@ -261,6 +262,7 @@ while True:
 )
 
 
+@pytest.mark.ward
 def test_the_loader_alone_is_none_of_the_trainings(record: Record) -> None:
     ran = record(ALONE, stop_at=40, environment={recorded.ISOLATE: "1"})
     assert ran.exit_code == 0, ran.stderr
@@ -376,5 +378,6 @@ def test_a_run_that_is_stopped_ends_the_workers_that_its_loaders_keep(record: Re
     assert stopped.stdout == "at exit 0\n"
 
 
+@pytest.mark.ward
 def test_a_run_that_ends_by_itself_keeps_them(bare: Run, record: Record) -> None:
     assert record(KEPT).stdout == bare(KEPT).stdout == "at exit 3\n"

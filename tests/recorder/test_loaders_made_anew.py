@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.recorder.conftest import Record
 
 TRAIN = """
@@ -32,6 +34,7 @@ def test_one_for_each_epoch_is_one_loader(record: Record) -> None:
     assert (other.batch_size, other.epoch_batches) == (4, (10,))
 
 
+@pytest.mark.ward
 def test_of_many_batches_in_the_main_process_some_are_timed(record: Record) -> None:
     # All of the steps are recorded where they are no short ones.
     ran = record(

@@ -196,7 +196,7 @@ def test_what_a_module_leaves_to_the_end_is_there(bare: Run, record_anew: Record
     assert record_anew(LAST, "-m", "train").stdout == bare(LAST, "-m", "train").stdout != ""
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.ward), 1])
 def test_an_exception_in_a_loader_shows_as_without(
     bare: Run, record_anew: Record, workers: int
 ) -> None:
@@ -356,7 +356,7 @@ def test_what_the_clean_up_raised_is_not_the_first_failure(record_anew: Record) 
     assert [one.function for one in ending.stack] == ["<module>", "train"]
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.ward), 1])
 def test_the_line_in_a_worker_is_kept(record_anew: Record, workers: int) -> None:
     ending = record_anew(LOADING.replace("WORKERS", str(workers))).ending
     assert ending is not None

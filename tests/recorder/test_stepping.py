@@ -324,6 +324,7 @@ def test_it_stops_again_where_the_script_catches_everything(record: Record) -> N
     assert ran.stdout.splitlines() == [*caught, "on without"]
 
 
+@pytest.mark.ward
 def test_without_a_word_it_runs_to_its_end(bare: Run, record: Record) -> None:
     source = "import torch\ntorch.manual_seed(0)\n" + BEGIN + ACCUMULATED + "print(float(loss()))"
     ran = record(source)

@@ -115,6 +115,7 @@ def test_the_exception_of_all_ranks(training: MakeTraining, how: str) -> None:
     assert "dead-rank" not in trained.alarms
 
 
+@pytest.mark.ward
 def test_arguments_that_the_script_refuses(training: MakeTraining) -> None:
     trained = training(SCRIPT, "exit", "--who=all").recorded("--no-prove")
     assert trained.first["cause"] == "script-error"

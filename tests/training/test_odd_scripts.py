@@ -51,6 +51,7 @@ def test_no_optimizer_step_is_said_after_the_time(training: MakeTraining) -> Non
     assert trained.left == []
 
 
+@pytest.mark.ward
 def test_short_first_steps_do_not_put_off_the_end(training: MakeTraining) -> None:
     """As on a GPU, where the host is ahead: many of these steps would still fit the time."""
     slow = "\n    if time.perf_counter() - began > 4: time.sleep(0.3); print('slow', flush=True)"
