@@ -82,8 +82,8 @@ def from_training(run: TrainingRun) -> Iterator[Finding]:
 
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
-    if run is not None and (run.failures or run.echoes):
-        return  # The log tells how ranks ended.
+    if (run is not None and (run.failures or run.echoes)) or log_events.absent(log):
+        return  # The log tells how ranks ended, or which one did not come.
     # Every cause explains these.
     events = log.of(*log_events.ECHOES)
     if events:

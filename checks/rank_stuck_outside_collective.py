@@ -39,6 +39,9 @@ HOLDERS = {
     "silent": "no longer responding: stopped, disconnected, or its host is down",
 }
 
+# Log lines that say more of a rank that did not come.
+TOLD = ("desync", "collective-mismatch", "main-first", "saving")
+
 # Why a thread blocks in a file of the standard library, or of a common package.
 BLOCKS_IN = {
     "bdb.py": "for input at a debugger prompt",
@@ -157,6 +160,34 @@ def dumped(dumps: FlightDumps) -> Iterator[Finding]:
                 paste="ddoctor attach PID --seconds 10  # on the host of that rank",
             ),
         ),
+    )
+
+
+def absent_in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    timeouts = [one for one in log.of("watchdog") if one.rank is not None]
+    found = log_events.absent(log)
+    # A barrier is a reduction of one element: mostly, the others prepare something.
+    if not found or log.of(*TOLD) or all(one.values.get("numel") == "1" for one in timeouts):
+        return
+    if run is not None and any(one.rank in found for one in run.ranks):
+        return  # It ended: others tell how.
+    late = endings.ranks({one.rank for one in timeouts if one.rank is not None})
+    which = "is the only one" if len(found) == 1 else "are the only ones"
+    wrote = "".join(
+        f"; its last line is '{log_events.quoted(one.text)}' ({one.place})"
+        for one in found.values()
+        if one is not None and len(found) == 1
+    )
+    yield log_events.finding(
+        timeouts,
+        f"{late} timed out in a collective, and {endings.ranks(found)} {which} of which NCCL's "
+        f"watchdog reports nothing, as of a rank that is in no collective{wrote}",
+        Fix(
+            summary=f"see what {endings.ranks(found)} does while it hangs, on its host",
+            paste="ddoctor attach  # before the timeout",
+        ),
+        confidence=Confidence.LIKELY if len(found) == 1 else Confidence.POSSIBLE,
+        at=Where(ranks=tuple(found)),
     )
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
-from ddoctor.evidence.log import Log, LogEvent
+from ddoctor.evidence.log import LastLine, Log, LogEvent
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -13,6 +14,8 @@ MOST_QUOTED = 160
 """Characters of a line."""
 FEW = 4
 """Lines that are shown."""
+MOST_ABSENT = 3
+"""Ranks that time out for each one that is absent."""
 ECHOES = ("watchdog", "nccl-remote", "store-wait", "gloo-connect", "abort")
 """The patterns of what all ranks tell once one has failed or does not come."""
 REFUSED = ("4", "8")
@@ -53,6 +56,32 @@ def apart(log: Log) -> tuple[tuple[LogEvent, ...], tuple[LogEvent, ...]]:
         one for one in known if int(one.values["enqueued"]) == int(one.values["completed"]) < most
     ]
     return tuple(ahead), tuple(behind)
+
+
+def absent(log: Log) -> Mapping[int, LastLine | None]:
+    """The few ranks without a timeout of NCCL's watchdog, where it reports one of all others.
+
+    Their last lines; None: they wrote none that is known.
+
+    A rank that waits in a collective as well is reported at about the same time. Where more than a
+    few are missing, their launcher may have ended them before.
+    """
+    late: dict[str, set[int]] = defaultdict(set)
+    for one in log.of("watchdog"):
+        if one.rank is not None:
+            late[one.file].add(one.rank)
+    every = set[int]().union(*late.values())
+    waiting = {
+        one.rank
+        for one in log.of("enqueued")
+        if int(one.values["enqueued"]) > int(one.values["completed"])
+    }
+    last = {one.rank: one for one in log.last}
+    # A file holds ranks that follow one another, and the first of a run is 0.
+    known = {rank for few in late.values() for rank in range(min(few), max(few))} | last.keys()
+    known |= {0} if min(every, default=0) == 1 else set()
+    found = sorted(known - every - waiting)
+    return {rank: last.get(rank) for rank in found if len(found) * MOST_ABSENT <= len(every)}
 
 
 def refused_access(log: Log) -> tuple[LogEvent, ...]:

@@ -45,6 +45,8 @@ MOST_BEFORE, MOST_AT_THE_END = 20, 8
 FEW_RANKS = 64
 PROGRESS = re.compile(r"(?i)\b(?:step|epoch|iter|iteration|loss)\b")
 DIGIT = re.compile(r"\d+")
+BOTH = b"]:[rank"
+"""In a line with torchrun's local rank and torch's rank."""
 TERMINATED, WATCHDOG, REMOTE = "terminated", "watchdog", "nccl-remote"
 """The pattern of what C++ prints before it aborts."""
 
@@ -76,8 +78,10 @@ class LogReader:
     _stacks: Stacks = field(default_factory=Stacks)
     _ranks: set[int] = field(default_factory=set)
     _hosts: set[str] = field(default_factory=set)
-    _of_local: dict[tuple[str, int], int] = field(default_factory=dict)
-    """The rank by host and local rank, as far as lines say both."""
+    _firsts: dict[str, int | None] = field(default_factory=dict)
+    """The rank of the first process by host, or by file where lines name no host. Lines that say
+    both rank and local rank tell it: launchers number the ranks of a host one after the other.
+    None: the lines of a file are of several hosts."""
     _of_file: Said = NOBODY
     """What the path of the file says about the writer."""
 
@@ -107,6 +111,9 @@ class LogReader:
             written = [one for one in first if one.strip()]
             self._indent = min((len(one) - len(one.lstrip(" ")) for one in written), default=0)
             self._label = prefixes.label_of([one[self._indent :] for one in first])
+        if self.files[-1] not in self._firsts and (place := block.find(BOTH)) >= 0:
+            line = block[block.rfind(b"\n", 0, place) + 1 : place + LONGEST]
+            self._said(line.partition(b"\n")[0])
         writers, stacks = self._writers, self._stacks.unfinished
         outputs = self.outputs.unfinished
         for place, meaning in enumerate(self._forms.of_block(block)[: len(lines)]):
@@ -137,7 +144,11 @@ class LogReader:
     def _look_at_the_end(self) -> None:
         """Remember the last line of each rank."""
         found = set[int]()
-        for looked, (number, line) in enumerate(self._near.backwards(MOST_LAST)):
+        lines = [*self._near.backwards(MOST_LAST)]
+        for _, line in lines:
+            if BOTH in line:
+                self._said(line)
+        for looked, (number, line) in enumerate(lines):
             if looked == FEW_LAST and not found:
                 break
             said = self._said(line)
@@ -226,15 +237,25 @@ class LogReader:
             said = said._replace(rank=self._of_file.rank, local=self._of_file.local)
         if said.local is None:
             return said
-        if said.rank is not None:
-            if len(self._of_local) < MOST_RANKS:
-                self._of_local[said.host, said.local] = said.rank
-            return said
-        rank = self._of_local.get((said.host, said.local))
-        if rank is None and len(self._hosts) < 2:
+        if said.rank is None:
+            first = self._first_of(said.host)
+            return said if first is None else said._replace(rank=first + said.local)
+        where = said.host or self.files[-1]
+        if len(self._firsts) < MOST_RANKS:
+            told = said.rank - said.local
+            self._firsts[where] = told if self._firsts.get(where, told) == told >= 0 else None
+        return said
+
+    def _first_of(self, host: str) -> int | None:
+        """The rank of a host's first process; None: no line says it."""
+        where = host or self.files[-1]
+        if where in self._firsts:
+            return self._firsts[where]
+        if self._hosts:
             # On one host both numbers count the same processes.
-            rank = self.first_rank + said.local
-        return said._replace(rank=rank)
+            return self.first_rank if len(self._hosts) < 2 else None
+        others = {*self._firsts.values()} or {self.first_rank}
+        return others.pop() if len(others) == 1 else None
 
     def _traceback(self, said: Said, number: int) -> None:
         writer = said.writer
