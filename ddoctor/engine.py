@@ -22,6 +22,7 @@ from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.printed_pace import PrintedPace
 from ddoctor.evidence.probes import ProbeRuns
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
@@ -323,6 +324,8 @@ def _unexplained(evidence: Evidence, findings: Sequence[Finding]) -> Iterator[st
         yield from unexplained.in_steps(steps, evidence.of(Lines, steps.host), findings)
     if looks := evidence.all(LiveLook):
         yield from unexplained.in_a_live_run(LiveState.derive(looks), findings)
+    for printed in evidence.all(PrintedPace):
+        yield from unexplained.in_printed_pace(printed)
 
 
 def _unseen(reason: str, evidence: Evidence) -> str:

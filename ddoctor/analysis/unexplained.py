@@ -6,12 +6,13 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import fmean
 
-from ddoctor.analysis import endings, live_cost, live_time
+from ddoctor.analysis import endings, live_cost, live_time, pace
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
 from ddoctor.analysis.stragglers import ENOUGH_TRACED, ENOUGH_TRACED_SECONDS, enough
 from ddoctor.analysis.work_imbalance import COMPUTING
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.printed_pace import PrintedPace
 from ddoctor.evidence.steps import BETWEEN_RANKS, HotLine, Lines, Steps
 from ddoctor.evidence.trace import Traces
 from ddoctor.models import Finding
@@ -97,6 +98,21 @@ def in_a_live_run(live: LiveState, findings: Sequence[Finding]) -> Iterator[str]
             who = endings.ranks((one.rank for one in row.ranks), every=live.ranks)
             at = endings.at(row.line) + endings.quoted(row.line)
             yield f"{_named(row.phase)} takes {row.share:.0%} of the time of {who}{at}"
+
+
+def in_printed_pace(printed: PrintedPace) -> Iterator[str]:
+    """Yield a sentence for the lines of a log from which on its steps take longer for good."""
+    found = [*pace.slowdowns(printed)]
+    if not found:
+        return
+    one = max(found, key=lambda one: one.factor)
+    who = f" of rank {one.series.rank}" if one.series.rank is not None else ""
+    yield (
+        f"from {one.place} on, a step{who} takes {one.factor:.2g} times as long: "
+        f"'{one.series.figure}' is {pace.shown(one.after)} in the median, and was "
+        f"{pace.shown(one.before)}; the log does not say why, which may be the data as well as the "
+        "machine"
+    )
 
 
 def _named(phase: str) -> str:

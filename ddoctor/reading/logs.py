@@ -17,6 +17,7 @@ from ddoctor.reading.inputs import LONGEST, Content, Input, blocks, shortened
 from ddoctor.reading.log_endings import LogEndings
 from ddoctor.reading.log_lines import Forms, Meaning
 from ddoctor.reading.machine.outputs import MAY_BEGIN, OF_BEGINNINGS, Outputs
+from ddoctor.reading.pace import Pace
 from ddoctor.reading.prefixes import Said, Writer
 from ddoctor.reading.seen_lines import LONGEST_VALUE, SeenLine
 from ddoctor.reading.stacks import Stacks
@@ -76,6 +77,7 @@ class LogReader:
     """Those with a traceback whose end has not come."""
     _endings: LogEndings = field(default_factory=LogEndings)
     _stacks: Stacks = field(default_factory=Stacks)
+    _pace: Pace = field(default_factory=Pace)
     _ranks: set[int] = field(default_factory=set)
     _hosts: set[str] = field(default_factory=set)
     _firsts: dict[str, int | None] = field(default_factory=dict)
@@ -126,6 +128,7 @@ class LogReader:
                 or (begins and place < GLANCE and MAY_BEGIN.search(lines[place], 0, LONGEST))
             ):
                 self._output(self._said(shortened(lines[place])), number + place, None)
+        self._pace.look(lines, number, self.files[-1], self._said)
         self.lines += len(lines)
         self._forget(number + len(lines) - MOST_SILENT)
 
@@ -326,6 +329,7 @@ class LogReader:
         if run := self._endings.run(name, lambda one: one.excerpt(year), self._last_words):
             yield run
         yield from self._stacks.sections()
+        yield from self._pace.sections()
 
     def _last_words(self, rank: int) -> str:
         """What C++ printed as it ended a rank; empty: no line says it."""

@@ -16,7 +16,7 @@ from ddoctor.evidence.probes import (
     SweepPoint,
 )
 from ddoctor.evidence.section import Evidence
-from ddoctor.report import expectation, launch, live, memory, nccl, plan, training
+from ddoctor.report import expectation, launch, live, memory, nccl, pace, plan, training
 from ddoctor.report.heat import Heat, heats
 from ddoctor.report.machine import ALIKE, MACHINE, Property
 from ddoctor.report.places import MANY, hosts, listed, place_name, ranks
@@ -65,6 +65,7 @@ def facts(evidence: Evidence) -> tuple[Fact, ...]:
     """Return the head of a report: the launch, machines, the training run, measurements."""
     parts = (
         *(launch.starts, _machines, plan.seen, live.seen, nccl.choices, training.rows),
+        pace.printed,
         *(memory.seen, _measured),
     )
     return tuple(Fact(label, text) for part in parts for label, text in part(evidence))

@@ -22,6 +22,7 @@ from ddoctor.evidence.printed_figures import (
     PrintedMemory,
     PrintedTimes,
 )
+from ddoctor.evidence.printed_pace import PaceSeries, PrintedPace
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.section import Section
 from tests.healthy.gpus import GPUS
@@ -30,6 +31,19 @@ from tests.healthy.host import HOST
 SECTIONS: tuple[Section, ...] = (
     PrintedOutputs(
         outputs=(PrintedOutput(command="nccl-tests", file="job.out", line=3, host=HOST),)
+    ),
+    PrintedPace(
+        series=(
+            PaceSeries(
+                figure="s/it",
+                file="job.out",
+                rank=0,
+                per_second=False,
+                lines=tuple(range(1, 101)),
+                steps=tuple(range(100)),
+                values=tuple(1.8 + 0.01 * (number % 7) for number in range(100)),
+            ),
+        )
     ),
     PrintedTimes(
         printed=True,
