@@ -19,15 +19,19 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor.analysis import cuda_oom, endings
+from ddoctor.analysis import cuda_oom, endings, log_events
 from ddoctor.analysis.data_overlap import even
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("first-failure-masked",)
+
+ZOMBIES = 2
+"""A single one may be a worker that ends just now."""
 
 # How gloo ("… reset by peer", "… closed by peer") and NCCL (ncclRemoteError: "… a remote process
 # exiting prematurely") report that another rank is gone.
@@ -247,6 +251,22 @@ def _finding(
         where=Where.of(at),
         fixes=(fix,),
     )
+
+
+def zombies_in_a_list(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    """By what `ps` printed of the processes of a host."""
+    ended = log.first("zombie")
+    if run is None and ended is not None and ended.count >= ZOMBIES:
+        yield log_events.finding(
+            [ended],
+            "these processes have ended, and their parent still runs: others wait for them",
+            Fix(
+                summary="find what ended them in their logs and the kernel log, and end the job",
+                paste="dmesg -T | tail -50; grep -rn -A20 Traceback logs/ | head -60",
+            ),
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE,
+        )
 
 
 def _crashed(run: ProbeRun, state: RankState) -> Finding:

@@ -36,6 +36,10 @@ ON_CURRENT = (
     "torch.distributed.broadcast_object_list",
     "torch.distributed.gather_object",
 )
+CONTEXT, EQUAL = GIB // 8, 1.05
+"""Bytes that each context takes at least, and the ratio of the largest to the smallest one."""
+NEAR = 4
+"""PIDs for each process of one start."""
 CHOOSES = ("torch.cuda.set_device", "torch.cuda.device", "torch.accelerator.set_device_index")
 
 
@@ -100,6 +104,37 @@ def in_a_table(gpus: Gpus) -> Iterator[Finding]:
 def in_a_list(listed: GpuProcesses) -> Iterator[Finding]:
     """The same of its list of processes alone."""
     yield from _guests({(one.pid, one.gpu): one.memory for one in listed.processes})
+    yield from _contexts(listed)
+
+
+def _contexts(listed: GpuProcesses) -> Iterator[Finding]:
+    """Processes that hold equally little of the only GPU in the list, next to one with more."""
+    gpus = {one.gpu for one in listed.processes}
+    python = [one for one in listed.processes if "python" in one.name]
+    few = [one for one in python if CONTEXT < one.memory < NOTABLE]
+    equal = max((one.memory for one in few), default=0) <= EQUAL * min(
+        (one.memory for one in few), default=0
+    )
+    most = max((one.memory for one in python), default=0)
+    if len(gpus) != 1 or len(few) < 2 or not equal or most < 2 * few[0].memory:
+        return
+    # A launcher starts its ranks one after the other.
+    pids = [one.pid for one in python]
+    if len(few) + 1 != len(python) or max(pids) - min(pids) > NEAR * len(pids):
+        return
+    gpu = gpus.pop()
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.POSSIBLE,
+        because=(
+            f"{len(few)} processes hold {few[0].memory / GIB:.1f} GiB each of GPU {gpu}, which is "
+            "about what a CUDA context takes, and one holds more: ranks of other GPUs have touched "
+            "this one"
+        ),
+        where=Where(devices=(f"cuda:{gpu}",)),
+        cost=Cost(value=round(sum(one.memory for one in few) / GIB, 1), unit="GiB"),
+        fixes=_FIXES,
+    )
 
 
 def _guests(held: Mapping[tuple[int, int], int]) -> Iterator[Finding]:

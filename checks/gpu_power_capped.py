@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.evidence.gpus import Gpu, Gpus
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("collective-slow-for-hardware", "straggler-rank", "uneven-gpu-speed")
@@ -95,14 +97,26 @@ def power_brake(gpus: Gpus) -> Iterator[Finding]:
             ),
         ),
         where=Where(devices=tuple(gpu.device for gpu in braked)),
-        fixes=(
-            Fix(
-                summary="find the power supply that has failed or is overloaded",
-                paste="sudo ipmitool sdr type 'Power Supply'\nsudo ipmitool sel list | tail -n 20",
-                caution="then have the power cables and supplies of the node checked",
-            ),
-        ),
+        fixes=(_SUPPLY,),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    """A part of what nvidia-smi prints of one GPU."""
+    if event := log.first("power-brake"):
+        yield log_events.finding(
+            [event],
+            "the power supply, or the controller of the board, lowers the clocks of this GPU",
+            _SUPPLY,
+            severity=Severity.WARNING,
+        )
+
+
+_SUPPLY = Fix(
+    summary="find the power supply that has failed or is overloaded",
+    paste="sudo ipmitool sdr type 'Power Supply'\nsudo ipmitool sel list | tail -n 20",
+    caution="then have the power cables and supplies of the node checked",
+)
 
 
 def _share(gpu: Gpu) -> float:

@@ -39,6 +39,9 @@ OF_DATA = re.compile(
 )
 UNITS = re.compile(r"\s*(examples|[kMGT]?i?B|files?|docs?|rows?|lines?|tokens|samples)/s")
 
+# Numbers of a run's first collective, by the version of torch.
+FIRST = ("0", "1")
+
 # Reading data and imports take the same on all ranks, and end soon.
 STARTING = ("import", "loader-start")
 # These have checks that say more.
@@ -94,6 +97,17 @@ def in_a_log(log: Log) -> Iterator[Finding]:
             f"{first.place} waits for what the main process prepares, such as a dataset, and that "
             "takes longer than the timeout",
             *_WORK_BEFORE,
+        )
+        return
+    early = [one for one in timeouts if one.values.get("number") in FIRST]
+    # All ranks would report a connection that does not work.
+    if early and len(early) == len(timeouts) and len(waited) == 1:
+        yield log_events.finding(
+            early,
+            "this is the first collective of the run: another rank came too late to it, as one "
+            "that prepares data, or it never began",
+            *_WORK_BEFORE,
+            confidence=Confidence.POSSIBLE,
         )
         return
     # A barrier is a reduction of one element.

@@ -136,7 +136,9 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
             ),
             *(() if bridge else (choose_interface("eth0"),)),
             # The rank may also have told the others an address of the wrong interface.
-            confidence=Confidence.POSSIBLE if event.pattern == "no-route" else Confidence.LIKELY,
+            confidence=Confidence.POSSIBLE
+            if event.pattern == "no-route" or not address
+            else Confidence.LIKELY,
         )
         return
 

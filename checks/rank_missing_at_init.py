@@ -18,13 +18,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import live_ranks
+from ddoctor.analysis import live_ranks, log_events
 from ddoctor.analysis.describe import few
 from ddoctor.analysis.endings import ranks
 from ddoctor.analysis.environment_fixes import connection_test
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.joining import HostJoining, Joining, JoiningRank
+from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("rank-stuck-outside-collective",)
@@ -150,6 +152,24 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    if log_events.failed_otherwise(run, log_events.JOINING):
+        return  # A rank that fails before it joins is missed by the others.
+    for event in filter(log_events.missed, log.of("clients-joined", "store-barrier")):
+        yield log_events.finding(
+            [event],
+            f"{event.values['joined']} of {event.values['wanted']} ranks reached the rendezvous; "
+            "the other one has ended, or is held up before it, as by a GPU that does not answer",
+            Fix(
+                summary="find the host whose ranks have not joined, and what its rank does",
+                paste="NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=INFO …  # which ranks say anything\n"
+                "nvidia-smi; ps -eo pid,stat,wchan:32,args | grep train  # on each host",
+            ),
+            confidence=Confidence.POSSIBLE,
+        )
+        return
 
 
 def _finding(joining: Joining, missing: Sequence[JoiningRank], because: str) -> Finding:

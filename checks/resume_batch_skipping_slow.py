@@ -12,21 +12,26 @@ To fix it, skip indices in the sampler instead of loaded batches, or save and re
 the loader.
 """
 
+# Above 150 lines: a live run and a log, and three ways to resume.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.live_data_starvation import LOADING, at_the_loader
 from ddoctor.analysis.live_ranks import LiveRankState, named
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dataloader-bottleneck", "collate-bottleneck")
 
 # accelerate 1.15: this generator only discards the first batches. Its other generators do more, so
 # for those the caller must be known to train: the Trainer of transformers 5.23.
+LONG_SECONDS = 300
+"""A start that takes longer than the import of everything and the first compilation."""
 SKIPS = "SkipDataLoader.__iter__"
 LOADERS, ASKS = "accelerate/data_loader.py", "Trainer.get_batch_samples"
 
@@ -67,38 +72,59 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         ),
         where=Where.of(loading, every=live.ranks),
         cost=Cost(value=round(share, 2), unit="share of time"),
-        fixes=(
-            Fix.python(
-                summary="skip indices in the batch sampler, so that nothing is read",
-                paste=(
-                    "# for the epoch in which the run resumes; "
-                    "start: batches that were trained on\n"
-                    "from itertools import islice\n\n"
-                    "batches = list(islice(loader.batch_sampler, start, None))\n"
-                    "loader = DataLoader(dataset, batch_sampler=batches, num_workers=…)\n"
-                    "# accelerate does the same: loader = skip_first_batches(loader, start)"
-                ),
-                caution=(
-                    "needs a map-style dataset, and the same seed and epoch in the sampler; a "
-                    "streamed dataset must skip within itself"
-                ),
-            ),
-            Fix.python(
-                summary="or save the state of the loader, and restore it",
-                paste=(
-                    "from torchdata.stateful_dataloader import StatefulDataLoader\n\n"
-                    "loader = StatefulDataLoader(dataset, …)  # as the DataLoader\n"
-                    'checkpoint["loader"] = loader.state_dict()\n'
-                    'loader.load_state_dict(checkpoint["loader"])  # before its first batch'
-                ),
-                caution=(
-                    "each rank saves its own state; a streamed dataset needs state_dict and "
-                    "load_state_dict, or the loader reads it from its start, too"
-                ),
-            ),
-            *_of_the_trainer(skip),
-        ),
+        fixes=(*_WITHOUT_READING, *_of_the_trainer(skip)),
     )
+
+
+def in_a_log(log: Log) -> Iterator[Finding]:
+    """By the bar of transformers' Trainer."""
+    for event in log.of("skipping"):
+        done, total = int(event.values["done"]), int(event.values["total"])
+        seconds = 0
+        for part in event.values["elapsed"].split(":"):
+            seconds = 60 * seconds + int(part)
+        if seconds >= LONG_SECONDS:
+            yield log_events.finding(
+                [event],
+                f"the Trainer has read {done:,} of {total:,} batches in {seconds / 60:.0f} min, "
+                "only to skip them",
+                *_WITHOUT_READING,
+                *_of_the_trainer(TRAINER),
+                severity=Severity.WARNING,
+            )
+            return
+
+
+_WITHOUT_READING = (
+    Fix.python(
+        summary="skip indices in the batch sampler, so that nothing is read",
+        paste=(
+            "# for the epoch in which the run resumes; "
+            "start: batches that were trained on\n"
+            "from itertools import islice\n\n"
+            "batches = list(islice(loader.batch_sampler, start, None))\n"
+            "loader = DataLoader(dataset, batch_sampler=batches, num_workers=…)\n"
+            "# accelerate does the same: loader = skip_first_batches(loader, start)"
+        ),
+        caution=(
+            "needs a map-style dataset, and the same seed and epoch in the sampler; a "
+            "streamed dataset must skip within itself"
+        ),
+    ),
+    Fix.python(
+        summary="or save the state of the loader, and restore it",
+        paste=(
+            "from torchdata.stateful_dataloader import StatefulDataLoader\n\n"
+            "loader = StatefulDataLoader(dataset, …)  # as the DataLoader\n"
+            'checkpoint["loader"] = loader.state_dict()\n'
+            'loader.load_state_dict(checkpoint["loader"])  # before its first batch'
+        ),
+        caution=(
+            "each rank saves its own state; a streamed dataset needs state_dict and "
+            "load_state_dict, or the loader reads it from its start, too"
+        ),
+    ),
+)
 
 
 def _in_the_script(rank: LiveRankState) -> str:

@@ -204,6 +204,25 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         return
 
 
+def two_fabrics_in_a_log(log: Log) -> Iterator[Finding]:
+    for event in log.of("nccl-devices"):
+        listed = event.values["devices"].split()
+        roce = [one.partition("]")[2].partition("/")[0] for one in listed if "/RoCE" in one]
+        if roce and any(one.endswith("/IB") for one in listed) and 2 * len(roce) < len(listed):
+            yield log_events.finding(
+                [event],
+                f"NCCL uses {' and '.join(roce)} over Ethernet in addition to InfiniBand: it "
+                "spreads the data over all of them, and the slowest one decides",
+                Fix(
+                    summary="leave the adapters for Ethernet out",
+                    paste=f"export NCCL_IB_HCA=^{','.join(one.partition(':')[0] for one in roce)}",
+                ),
+                severity=Severity.WARNING,
+                confidence=Confidence.POSSIBLE,
+            )
+            return
+
+
 def _ports(devices: Iterable[RdmaDevice], layer: str) -> Iterator[tuple[RdmaDevice, RdmaPort]]:
     for device in devices:
         for port in device.ports:

@@ -32,9 +32,9 @@ from ddoctor.evidence.network import Interface, Network, Rdma, Rendezvous
 from ddoctor.models import Confidence, Finding, Observation, Severity
 
 EXPLAINS = ("dead-rank", "network-unreachable", "first-failure-masked", "script-error")
-# NCCL lists what it uses as [0]eth0:10.0.0.1<0>.
-CHOSEN = re.compile(r"\[\d+\]([\w.@-]{1,40}):([\w.:]{1,60})")
-FAILURES = ("nccl-connect", "nccl-remote", "watchdog", "no-route", "store-wait")
+# NCCL lists what it uses as [0]eth0:10.0.0.1<0>, or without a number.
+CHOSEN = re.compile(r"([\w.@-]{1,40}):([\w.:%]{1,60})<\d")
+FAILURES = ("nccl-connect", "nccl-refused", "nccl-remote", "watchdog", "no-route", "store-wait")
 """What a wrong interface leads to."""
 VIRTUAL = ("docker", "virbr", "br-", "cni", "flannel", "ip6tnl", "sit", "tunl")
 
@@ -120,7 +120,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         )
         return
     for event in log.of("nccl-connect"):
-        if event.values["address"].lower().startswith("fe80"):
+        if event.values.get("address", "").lower().startswith("fe80"):
             yield log_events.finding(
                 [event],
                 "another rank gives its link-local address, which is of an interface that no "
@@ -128,15 +128,17 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 choose_interface("eth0"),
             )
             return
-    for event in log.of("nccl-interfaces"):
-        chosen = CHOSEN.findall(event.values["interfaces"])
+    listed = [(one, CHOSEN.findall(one.values["interfaces"])) for one in log.of("nccl-interfaces")]
+    every = {name for _, chosen in listed for name, _ in chosen}
+    for event, chosen in listed:
         odd = [name for name, address in chosen if _leads_nowhere(name, address)]
-        good = [name for name, _ in chosen if name not in odd]
-        if odd and (good or log.several_hosts):
+        good = sorted(every - {*odd})
+        refused = log.first("nccl-refused") if odd == ["lo"] else None
+        if odd and (good or log.several_hosts or refused):
             # Within one machine every interface does.
             trouble = log.several_hosts or log.of(*FAILURES)
             yield log_events.finding(
-                [event],
+                [event, *([refused] if refused else [])],
                 f"NCCL uses {' and '.join(odd)}, over which no other machine is reached",
                 choose_interface(good[0] if good else "eth0"),
                 severity=Severity.ERROR if trouble else Severity.NOTE,

@@ -21,13 +21,14 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, live_cost, live_loop, loop_lines
+from ddoctor.analysis import endings, live_cost, live_loop, loop_lines, printed_times
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loop_work import LoopLine, Place
 from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import SLOWER_BY, enough
+from ddoctor.evidence.printed_figures import PrintedTimes
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.trace import SyncCall, Traces
@@ -142,6 +143,30 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         cost=Cost(value=round(work.share, 2), unit="share of step"),
         fixes=(_seldom(lines[0], work.share),),
     )
+
+
+def hooks_in_a_profile(times: PrintedTimes) -> Iterator[Finding]:
+    """By the table of Lightning's profiler."""
+    for table in times.tables:
+        share = table.in_hook / table.whole if table.whole else 0.0
+        if share < live_cost.SURE or table.count < printed_times.BATCHES:
+            continue
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{printed_times.whence(table)}: {table.hook} takes "
+            f"{printed_times.part(table, table.in_hook)}",
+            evidence=(printed_times.row(table, table.hook, share, live_cost.SURE),),
+            where=Where(ranks=table.ranks),
+            cost=Cost(value=round(share, 3), unit="share of step"),
+            fixes=(
+                Fix.python(
+                    summary="do it in one step of a hundred",
+                    paste="if self.global_step % 100 == 0:\n    ...  # what the hook does",
+                ),
+            ),
+        )
+        return
 
 
 def reading_back_in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:

@@ -220,6 +220,30 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         )
 
 
+def left_by_the_others(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    """torchrun lists one failure, of a rank that missed another one, and had no process to end."""
+    alone = log.first("only-failure")
+    waits = [one for one in log.of("watchdog") if one.rank is not None]
+    if alone is None or log.of("closing", "exhausted-inputs") or log.several_hosts:
+        return
+    if run is None or run.failures:
+        return
+    left = {one.rank for one in run.echoes} | {one.rank for one in waits if one.rank is not None}
+    if len(left) != 1:
+        return
+    if any(one.values.get("number") in ("0", "1") for one in waits):
+        return  # Before the first collective, no rank has trained.
+    yield log_events.finding(
+        [*waits[:1], alone],
+        f"{endings.ranks(left)} missed another rank, and "
+        "torchrun had no other process to end: the others had ended by themselves, as with fewer "
+        "batches",
+        JOIN,
+        confidence=Confidence.POSSIBLE,
+        at=Where(),
+    )
+
+
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.blocked:
         return

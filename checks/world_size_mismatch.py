@@ -52,8 +52,6 @@ OF_OTHER_STARTERS = (
 """Variables of a process for which Slurm's number of tasks says nothing."""
 FEW = 8
 """Names that one sentence lists."""
-OF_JOINING = re.compile(r"clients joined|store based barrier|divisible|Mesh|parallel dims")
-"""What a rank says whose fellow does not come, or of which there are too few."""
 
 
 def processes(joinings: tuple[Joining, ...]) -> Iterator[Finding]:
@@ -299,12 +297,14 @@ def _plain(environment: Environment, name: str) -> int | None:
 
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
-    if log_events.failed_otherwise(run, OF_JOINING):
+    if log_events.failed_otherwise(run, log_events.JOINING):
         return  # A rank that fails before it joins is missed by the others.
     if any("timed out" in one.text for one in log.of("store-timeout")):
         return  # A rank was started and does not get there: network-unreachable reports it.
     for event in log.of("clients-joined", "store-barrier"):
         joined, wanted = int(event.values["joined"]), int(event.values["wanted"])
+        if log_events.missed(event):
+            return  # A rank was started and does not get there: rank-missing-at-init reports it.
         if joined < wanted:
             yield log_events.finding(
                 [event],

@@ -20,6 +20,8 @@ ECHOES = ("watchdog", "nccl-remote", "store-wait", "gloo-connect", "abort")
 """The patterns of what all ranks tell once one has failed or does not come."""
 REFUSED = ("4", "8")
 """ibv_wc_status of rdma-core: local protection and local access errors."""
+JOINING = re.compile(r"clients joined|store based barrier|divisible|Mesh|parallel dims")
+"""What a rank says whose fellow does not come, or of which there are too few."""
 OF_THE_WEB = re.compile(r"://|huggingface|wandb|urllib3|requests\.|HTTPS?Connection|aiohttp", re.I)
 """Texts of a download or a tracker: that it fails says nothing about the cluster's network."""
 
@@ -82,6 +84,13 @@ def absent(log: Log) -> Mapping[int, LastLine | None]:
     known |= {0} if min(every, default=0) == 1 else set()
     found = sorted(known - every - waiting)
     return {rank: last.get(rank) for rank in found if len(found) * MOST_ABSENT <= len(every)}
+
+
+def missed(joining: LogEvent) -> bool:
+    """Whether one rank of several has not joined. A launch that starts too few lacks a host, or
+    all but one."""
+    joined, wanted = int(joining.values["joined"]), int(joining.values["wanted"])
+    return wanted - joined == 1 and wanted > 2
 
 
 def refused_access(log: Log) -> tuple[LogEvent, ...]:

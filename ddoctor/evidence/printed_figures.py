@@ -46,6 +46,10 @@ class PhaseTimes(PrintedTable, frozen=True, kw_only=True):
     """Seconds of the optimizer step, without the collectives in it."""
     checkpoint: float | None = None
     """Seconds in which checkpoints were saved."""
+    hook: str = ""
+    """The slowest hook of the user's own in each batch; empty: none is known."""
+    in_hook: float = 0.0
+    """Seconds in it."""
     saves: int | None = None
     """The number of checkpoints; None: not known."""
 

@@ -122,6 +122,12 @@ def test_a_table_of_processes_that_touch_the_first_gpu(findings: Findings) -> No
     assert same.because == finding.because
 
 
+def test_equal_contexts_in_a_list_of_one_gpu(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, listed({0: {10: 26.0, 11: 0.9, 12: 0.9}}))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    assert "2 processes hold 0.9 GiB each of GPU 0" in finding.because
+
+
 @pytest.mark.parametrize(
     "table",
     [
@@ -129,8 +135,10 @@ def test_a_table_of_processes_that_touch_the_first_gpu(findings: Findings) -> No
         {0: {0: 26.0, 1: 0.9}, 1: {1: 25.0}},
         # A model that is spread, with a second such process.
         {0: {0: 1.0, 1: 1.0}, 1: {0: 20.0, 1: 20.0}},
-        # Several processes of one GPU only.
-        {0: {0: 26.0, 1: 0.9, 2: 0.9}},
+        # Several processes of one GPU only, which were started apart, or differ.
+        {0: {10: 26.0, 4011: 0.9, 4012: 0.9}},
+        {0: {10: 26.0, 11: 0.9, 12: 0.4}},
+        {0: {10: 0.9, 11: 0.9, 12: 0.9}},
     ],
 )
 def test_quiet_about_tables_of_other_processes(

@@ -21,6 +21,9 @@ EPOCH, BATCH = "run_training_epoch", "run_training_batch"
 # By version, the newest first: 1.7, 1.5, before.
 LOADER = re.compile(r"\]\.train_dataloader_next$|^fetch_next_train_batch$|^get_train_batch$")
 CHECKPOINT = re.compile(r"^\[Callback\]\w{0,99}Checkpoint\b.{0,900}\.on_\w{1,99}$")
+HOOK = re.compile(
+    r"^\[(?:LightningModule|Callback)\](?!\w{0,99}(?:Checkpoint|ProgressBar)\b).{1,900}\.on_\w{1,99}$"
+)
 SAVE = "save_checkpoint"
 MOST_CALLS = 10**12
 
@@ -41,6 +44,12 @@ def _read(lines: Sequence[str]) -> Iterator[PrintedTimes]:
         return
     loader, hooks = _of(actions, LOADER), _of(actions, CHECKPOINT)
     # The hooks save through it, and a script may call it as well.
+    of_batches = (one for one in actions.values() if one.calls >= batches.calls)
+    slowest = max(
+        (one for one in of_batches if HOOK.search(one.name)),
+        key=lambda one: one.seconds,
+        default=None,
+    )
     saving = max(hooks or 0.0, save.seconds if save is not None else 0.0)
     yield PrintedTimes(
         tables=(
@@ -54,6 +63,8 @@ def _read(lines: Sequence[str]) -> Iterator[PrintedTimes]:
                 ),
                 loader=loader,
                 checkpoint=saving or None,
+                hook=slowest.name if slowest is not None else "",
+                in_hook=slowest.seconds if slowest is not None else 0.0,
                 saves=save.calls if save is not None else None,
             ),
         )

@@ -91,6 +91,16 @@ def test_a_slow_loader(diagnose: Diagnose) -> None:
     assert "for 45 of 100 s (45%), in 500 batches" in finding.because
 
 
+@pytest.mark.parametrize(
+    "hook",
+    ["[LightningModule]Net.on_after_backward", "[Callback]Histograms{}.on_train_batch_end"],
+)
+def test_a_slow_hook(diagnose: Diagnose, hook: str) -> None:
+    (finding,) = diagnose(table(rows() | {hook: (50.0, 500)})).findings
+    assert finding.cause == "step-loop-overhead"
+    assert f"{hook} takes 50 of 100 s (50%), in 500 batches" in finding.because
+
+
 def without_batches(actions: Rows) -> Rows:
     return {name: row for name, row in actions.items() if name != "run_training_batch"}
 
@@ -121,8 +131,10 @@ def test_the_start_of_the_workers_may_be_all(diagnose: Diagnose) -> None:
         rows() | {SAVING: (3.0, 500), "save_checkpoint": (3.0, 3)},
         # Once at the end of a short run.
         rows() | {SAVING: (40.0, 500), "save_checkpoint": (40.0, 1)},
-        # What another callback does.
-        rows() | {"[Callback]EarlyStopping{'monitor': 'a'}.on_train_batch_end": (50.0, 500)},
+        # What another callback does, in little time, or seldom.
+        rows() | {"[Callback]EarlyStopping{'monitor': 'a'}.on_train_batch_end": (5.0, 500)},
+        rows() | {"[LightningModule]Net.on_validation_epoch_end": (50.0, 10)},
+        rows() | {"[Callback]TQDMProgressBar.on_train_batch_end": (30.0, 500)},
     ],
 )
 def test_sound_tables(diagnose: Diagnose, actions: Rows) -> None:
