@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +47,8 @@ MOST_BEFORE, MOST_AT_THE_END = 20, 8
 FEW_RANKS = 64
 PROGRESS = re.compile(r"(?i)\b(?:step|epoch|iter|iteration|loss)\b")
 DIGIT = re.compile(r"\d+")
-BOTH = b"]:[rank"
-"""In a line with torchrun's local rank and torch's rank."""
+BOTH, MOST_BOTH = re.compile(rb"\]:\[rank\d{1,7}\]:"), 64
+"""Between torchrun's local rank and torch's rank; lines of a block with both that are looked at."""
 TERMINATED, WATCHDOG, REMOTE = "terminated", "watchdog", "nccl-remote"
 """The pattern of what C++ prints before it aborts."""
 
@@ -113,9 +114,10 @@ class LogReader:
             written = [one for one in first if one.strip()]
             self._indent = min((len(one) - len(one.lstrip(" ")) for one in written), default=0)
             self._label = prefixes.label_of([one[self._indent :] for one in first])
-        if self.files[-1] not in self._firsts and (place := block.find(BOTH)) >= 0:
-            line = block[block.rfind(b"\n", 0, place) + 1 : place + LONGEST]
-            self._said(line.partition(b"\n")[0])
+        for match in itertools.islice(BOTH.finditer(block), MOST_BOTH):
+            # Before lines with a local rank alone, of which it tells the rank.
+            begin = max(block.rfind(b"\n", 0, match.start()) + 1, match.start() - LONGEST)
+            self._said(block[begin : match.end()])
         writers, stacks = self._writers, self._stacks.unfinished
         outputs = self.outputs.unfinished
         for place, meaning in enumerate(self._forms.of_block(block)[: len(lines)]):
@@ -147,11 +149,7 @@ class LogReader:
     def _look_at_the_end(self) -> None:
         """Remember the last line of each rank."""
         found = set[int]()
-        lines = [*self._near.backwards(MOST_LAST)]
-        for _, line in lines:
-            if BOTH in line:
-                self._said(line)
-        for looked, (number, line) in enumerate(lines):
+        for looked, (number, line) in enumerate(self._near.backwards(MOST_LAST)):
             if looked == FEW_LAST and not found:
                 break
             said = self._said(line)

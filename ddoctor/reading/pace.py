@@ -11,17 +11,17 @@ from ddoctor.evidence.printed_pace import PaceSeries, PrintedPace
 from ddoctor.reading.inputs import CARRIAGE_RETURN, LONGEST
 from ddoctor.reading.prefixes import Said
 
-FIRST_SAMPLES, SAMPLES = 1024, 128
+FIRST_SAMPLES, SAMPLES = 512, 64
 """Lines, or bars, that are looked at in the first block of a file and in each further one. A pace
 that lasts is in each part of it."""
-NEW_FORMS = 128
+NEW_LINES = 32
 """Unknown lines of a block in which a figure is looked for."""
 MOST_POINTS = 1024
 """Of a longer series every second point is kept."""
 FEWEST_POINTS = 60
 MOST_SERIES = 64
-MOST_FORMS = 10_000
-"""Lines without their numbers of which it is remembered which figure they have."""
+MOST_LINES = 10_000
+"""Lines without their digits of which it is remembered whether they have a figure."""
 BEFORE = 120
 """Characters before a figure, which say of what it is."""
 
@@ -63,7 +63,7 @@ FORMS = tuple(
     for text in texts
 )
 # Megatron's batch may grow by its --rampup-batch-size; a bar of an evaluation has another length.
-SIZE = re.compile(r"global[ _]batch[ _]size: {0,9}(\d{1,9})|\| {0,9}\d{1,12}(/\d{1,12}) \[")
+SIZE = re.compile(r"global[ _]batch[ _]size: {0,9}\d{1,9}|/\d{1,12} \[")
 STEPS = (
     re.compile(r"(?i)\b(?:steps?|iter|iteration)\W{1,9}(\d{1,12})\b"),
     re.compile(r"\| {0,9}(\d{1,12})/\d{1,12} \["),
@@ -100,13 +100,23 @@ class _Series:
             self.every *= 2
 
 
+class _Line(NamedTuple):
+    """What lines have in common that differ in their numbers only."""
+
+    form: _Form
+    before: str
+    step: re.Pattern[str] | None
+    sized: bool
+    """Whether they say the size of the batch, or the whole length of a bar."""
+
+
 @dataclass
 class Pace:
     """Collects the figures of all logs."""
 
     _series: dict[_Key, _Series] = field(default_factory=dict)
-    _forms: dict[bytes, _Form | None] = field(default_factory=dict)
-    """By a line without its numbers, what its figure is."""
+    _lines: dict[bytes, _Line | None] = field(default_factory=dict)
+    """By a line without its digits; None: it has no figure."""
     _new: int = 0
     """Unknown lines of this block."""
 
@@ -114,6 +124,8 @@ class Pace:
         self, lines: Sequence[bytes], first: int, file: str, said: Callable[[bytes], Said]
     ) -> None:
         """Look at some of these lines, of which ``first`` is the number of the first one."""
+        if first == 1 and len(self._series) >= MOST_SERIES:
+            return
         self._new = 0
         samples = FIRST_SAMPLES if first == 1 else SAMPLES
         for place in range(0, len(lines), max(1, len(lines) // samples)):
@@ -121,42 +133,36 @@ class Pace:
             # A line that ends with a carriage return is no bar.
             every = max(1, len(bars) * len(lines) // samples) if bars[2:] else 2
             for bar in bars[::every]:
-                form = self._form(bar[:LONGEST])
-                if form is not None:
-                    self._feed(form, said(bar[:LONGEST]), file, first + place)
+                line = self._known(bar[:LONGEST])
+                if line is not None:
+                    self._feed(line, said(bar[:LONGEST]), file, first + place)
 
-    def _form(self, line: bytes) -> _Form | None:
-        """The form of the line's figure; None: it has none."""
+    def _known(self, line: bytes) -> _Line | None:
         key = line.translate(None, b"0123456789")
-        if key not in self._forms:
-            if self._new == NEW_FORMS:
+        if key not in self._lines:
+            if self._new == NEW_LINES:
                 return None
             self._new += 1
-            if len(self._forms) >= MOST_FORMS:
-                self._forms.clear()
-            text = line.decode(errors="replace")
-            self._forms[key] = next((one for one in FORMS if one.text.search(text)), None)
-        return self._forms[key]
+            if len(self._lines) >= MOST_LINES:
+                self._lines.clear()
+            self._lines[key] = _read(line.decode(errors="replace"))
+        return self._lines[key]
 
-    def _feed(self, form: _Form, said: Said, file: str, line: int) -> None:
-        match = form.text.search(said.text)
+    def _feed(self, line: _Line, said: Said, file: str, number: int) -> None:
+        match = line.form.text.search(said.text)
         if match is None:
             return
-        value = float(match["value"].replace(",", ""))
-        if not value:
-            return
-        steps = (one.search(said.text) for one in STEPS)
-        step = next((int(one[1]) for one in steps if one is not None), None)
-        before = said.text[: match.start()].partition("%|")[0][-BEFORE:]
-        sized = SIZE.search(said.text)
-        size = (sized[1] or sized[2]) if sized is not None else None
-        key = _Key(file, said.rank, match["figure"], DIGITS.sub("", before), size)
+        step = line.step.search(said.text) if line.step is not None else None
+        size = SIZE.search(said.text) if line.sized else None
+        key = _Key(file, said.rank, match["figure"], line.before, size and size.group())
         series = self._series.get(key)
         if series is None:
             if len(self._series) >= MOST_SERIES:
                 return
-            series = self._series[key] = _Series(form.per_second)
-        series.add(line, step, value)
+            series = self._series[key] = _Series(line.form.per_second)
+        value = float(match["value"].replace(",", ""))
+        if value:
+            series.add(number, int(step[1]) if step is not None else None, value)
 
     def sections(self) -> Iterator[PrintedPace]:
         """The series that are long enough, once all is read."""
@@ -175,3 +181,13 @@ class Pace:
         )
         if found:
             yield PrintedPace(series=found)
+
+
+def _read(text: str) -> _Line | None:
+    """What a line says but for its numbers; None: it has no figure."""
+    for form in FORMS:
+        if match := form.text.search(text):
+            before = text[: match.start()].partition("%|")[0][-BEFORE:]
+            step = next((one for one in STEPS if one.search(text)), None)
+            return _Line(form, DIGITS.sub("", before), step, SIZE.search(text) is not None)
+    return None
