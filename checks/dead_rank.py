@@ -269,6 +269,27 @@ def zombies_in_a_list(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         )
 
 
+def ended_in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
+    """By what a launcher says of a rank that left no word."""
+    if run is not None and run.failures:
+        return
+    signalled, aborted = log.of("task-signal"), log.of("mpi-abort")
+    for event in (*signalled[:1], *aborted[:1]):
+        signal = event.values.get("signal", "").lower()
+        yield log_events.finding(
+            [event],
+            f"the rank was ended by a signal ({signal}), in compiled code"
+            if signal
+            else "the rank ended all others by MPI_Abort, mostly after an exception",
+            Fix(
+                summary="look for its last lines, and have the next crash leave a stack",
+                paste="PYTHONFAULTHANDLER=1 …  # and ulimit -c unlimited for a core",
+            ),
+            confidence=Confidence.LIKELY if signal else Confidence.POSSIBLE,
+        )
+        return
+
+
 def _crashed(run: ProbeRun, state: RankState) -> Finding:
     number = _signal(state)
     why = _ended(state)
