@@ -1,8 +1,9 @@
 """Reads shell scripts as far as this is possible without running them.
 
-Variables and arrays that the script sets itself are put in; loops are read as if each of their
-lines ran once. What a branch sets holds in it, and after it only where its condition is known. What
-only a shell can know (``$(…)``, an unset variable) stays as written.
+Variables and arrays that the script sets itself are put in, and functions run where lines call
+them; loops are read as if each of their lines ran once. What a branch sets holds in it, and after
+it only where its condition is known. What only a shell can know (``$(…)``, an unset variable) stays
+as written.
 """
 
 from __future__ import annotations
@@ -19,11 +20,10 @@ from pathlib import Path
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
 from ddoctor.launch import files
-from ddoctor.launch.shell_branches import Branches, State
+from ddoctor.launch.shell_branches import SIGNS, Branches, State
+from ddoctor.launch.shell_functions import Functions, Rows, Simple, plain_header
 from ddoctor.launch.words import Command, Word
 
-Rows = tuple[int, ...]
-"""The line of a word, or those of a text that quotes hold together."""
 MOST_LINES = 20_000
 MOST_CONTINUED = 1_000
 """Lines that continue one."""
@@ -50,6 +50,8 @@ VARIABLE = re.compile(
     r"\$(?:(?P<plain>[A-Za-z_]\w*|[0-9@*#])"
     r"|\{(?P<braced>[A-Za-z_]\w*|[0-9@*#])(?::?(?:-(?P<default>[^{}]*)|\?[^{}]*))?\})"
 )
+# $@, $*, "${@:2}"
+ARGUMENTS = re.compile(r"\$(?:[@*]|\{[@*](?::(?P<first>[1-9]))?\})")
 # NAME=(…), NAME+=(…); "${NAME[@]}", ${NAME[*]}, ${NAME[@]+"${NAME[@]}"}.
 ARRAY = re.compile(r"(?P<name>[A-Za-z_]\w{0,199})(?P<more>\+?)=\((?P<first>.*)", re.DOTALL)
 ALL_OF_ARRAY = re.compile(
@@ -69,7 +71,7 @@ ARITHMETIC = re.compile(r"\$\(\(\s*(\$?\{?\w+\}?)\s*([*+-])\s*(\$?\{?\w+\}?)\s*\
 UNKNOWN = re.compile(r"\$[\w{(@*#]|`")
 HERE = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 KEYWORDS = ("then", "do", "else", "if", "elif", "while", "until", "!", "{", "exec", "time", "nohup")
-ENDS = ("fi", "done", "esac", "}", "case", "for", "function", "echo", "printf", "cat")
+ENDS = (*SIGNS, "fi", "done", "esac", "}", "case", "for", "function", "echo", "printf", "cat")
 DIRECTIVE = re.compile(r"#SBATCH\s+(?P<words>-.*)")
 SETTERS = ("export", "declare", "local", "readonly", "typeset")
 
@@ -101,6 +103,10 @@ class Script:
     """Lines whose last backslash a blank or a comment follows."""
     arrays: dict[str, list[Word]] = field(default_factory=dict)
     branches: Branches = field(default_factory=Branches)
+    functions: Functions = field(default_factory=Functions)
+    _hidden: dict[str, Setting | None] = field(default_factory=dict)
+    """What the variables of the function at hand were before it."""
+    _loops: int = 0
 
     def __post_init__(self) -> None:
         self.exported.update(self.variables)
@@ -115,22 +121,50 @@ class Script:
         return State(variables=self.variables, exported=self.exported, arrays=self.arrays)
 
     def commands(self, text: str) -> Iterator[Command]:
-        """The simple commands of the script, in order."""
+        """The simple commands of the script, in order.
+
+        Those that nothing is known to run come first: of other branches, and of functions that no
+        line calls.
+        """
+        every = [*self._read(text)]
+        yield from () if self.nested else self._unused()
+        yield from (replace(one, beside=False) for one, runs in every if not runs)
+        yield from (one for one, runs in every if runs)
+
+    def _unused(self) -> Iterator[Command]:
+        """The commands of functions that no line calls; what they set counts for them alone."""
+        bodies = self.functions.unused
+        variables, exported = {**self.variables}, {*self.exported}
+        apart = replace(self, variables={}, exported=exported, branches=Branches(), arguments=())
+        apart.variables.update(variables)
+        for one in bodies:
+            yield from (replace(command, beside=False) for command in apart._run(one))
+
+    def _read(self, text: str) -> Iterator[tuple[Command, bool]]:
+        """Each with whether it may run."""
         for rows in _lines(text):
             lines = [(self._line(number), line) for number, line in rows]
             for number, line in lines:
                 if BROKEN.search(line) and not line.lstrip().startswith("#"):
                     self.broken.append(Word(text=line.strip(), file=self.file, line=number))
-            for words, beside in _simple(lines):
-                self.branches.before(words[0][0] if words else "", self._state)
-                yield from self._command([*self._expanded(words)], beside=beside)
+            for command in _simple(lines):
+                if not self.functions.keeps(command):
+                    for one in self._run(command):
+                        yield one, not self.branches.skips
+        self.branches.finish(self._state)
+
+    def _run(self, command: Simple) -> Iterator[Command]:
+        words, beside = command
+        self.branches.before(words[0][0] if words else "", self._state)
+        yield from self._command([*self._expanded(words)], beside=beside)
 
     def _line(self, number: int) -> int:
         return self.rows[min(number, len(self.rows)) - 1] if self.rows else number
 
     def _command(self, words: list[Word], *, beside: bool) -> Iterator[Command]:
-        self.branches.read(words, self._state)
+        words = self.branches.read(words, self._state)
         while words and words[0].text in KEYWORDS:
+            self._loops += words[0].text == "do"
             del words[0]
         setter = words[0].text if words and words[0].text in SETTERS else ""
         if setter:
@@ -147,16 +181,57 @@ class Script:
             self.exported.update(own, [word.text for word in words])
         if self.exports_all:
             self.exported.update(own)
+        if setter == "local":
+            self._hide(own)
         if not words or setter:
             self.variables |= own
+        elif self.functions.may_call(words[0].text) and not self.branches.skips:
+            yield from self._call(words, own, beside=beside)
+        elif words[0].text == "shift":
+            self._shift(words[1].text if len(words) > 1 else "1")
         elif words[0].text in ("source", ".") and len(words) > 1:
             self._source(words[1].text)
         elif words[0].text == "set" and len(words) == 2:
             self.exports_all = {"-a": True, "+a": False}.get(words[1].text, self.exports_all)
-        elif words[0].text not in ENDS:
+        elif words[0].text in ENDS:
+            self._loops -= words[0].text == "done"
+        else:
             passed = [one for name, one in self.variables.items() if name in self.exported]
             variables = (*passed, *own.values())
             yield Command(words=tuple(words), variables=variables, beside=beside)
+
+    def _call(
+        self, words: Sequence[Word], own: Mapping[str, Setting], *, beside: bool
+    ) -> Iterator[Command]:
+        """Run a function, with the words after its name as its arguments."""
+        name, arguments, hidden = words[0].text, self.arguments, self._hidden
+        self.functions.called.append(name)
+        self.functions.within.append(name)
+        self.arguments, self._hidden = [word.text for word in words[1:]], {}
+        self._hide(own)
+        self.variables |= own
+        self.exported.update(own)
+        for command, apart in self.functions.bodies[name]:
+            for one in self._run((command, apart or beside)):
+                if not self.branches.skips:
+                    yield one
+        self.branches.finish(self._state)
+        for inner, before in self._hidden.items():
+            self.variables.pop(inner, None)
+            if before is not None:
+                self.variables[inner] = before
+        self.functions.within.pop()
+        self.arguments, self._hidden = arguments, hidden
+
+    def _hide(self, own: Mapping[str, Setting]) -> None:
+        """Keep what variables were outside of the function at hand."""
+        for name in own:
+            self._hidden.setdefault(name, self.variables.get(name))
+
+    def _shift(self, count: str) -> None:
+        """Drop the first arguments, where every run does so just once."""
+        if count.isdigit() and not self.branches.open and self._loops < 1:
+            self.arguments = self.arguments[int(count[:3]) :]
 
     def _set_array(self, array: re.Match[str], words: Sequence[Word]) -> None:
         """Keep the elements, which are the words after the first one."""
@@ -181,8 +256,9 @@ class Script:
         """The words with variables put in; one that holds a command or options becomes several."""
         before = ""
         for text, rows in words:
-            if text in ("$@", "$*"):
-                yield from (Word(text=one, file=self.file, line=rows[0]) for one in self.arguments)
+            if every := ARGUMENTS.fullmatch(text):
+                given = self.arguments[int(every["first"] or 1) - 1 :]
+                yield from (Word(text=one, file=self.file, line=rows[0]) for one in given)
                 continue
             array = ALL_OF_ARRAY.fullmatch(text)
             # As the text of commands, an array is one word: bash -c "${RUN[*]}".
@@ -350,15 +426,17 @@ def _pieces(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[Rows, str]]:
         yield tuple(rows), text
 
 
-def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[list[tuple[str, Rows]], bool]]:
+def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[Simple]:
     """The simple commands of a line, as words without quotes, with their lines.
 
     Each with whether the shell continues without waiting for its end.
     """
     words: list[tuple[str, Rows]] = []
-    skip = False
+    skip = tests = False
     within = 0
     for text, rows in _split(lines):
+        # In [[ a && b ]], operators are words.
+        tests = text == "[[" or (tests and text != "]]")
         if within or (array := ARRAY.fullmatch(text)):
             if not within and array is not None:
                 begin = array.start("first")
@@ -367,7 +445,7 @@ def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[list[tuple[str, 
             within = max(0, within + text.count("(") - text.count(")"))
             text = text if within else text.removesuffix(")")
             words += [(text, rows)] * bool(text)
-        elif not OPERATORS.fullmatch(text):
+        elif tests or not OPERATORS.fullmatch(text):
             words += [(text, rows)] * (not skip)
             skip = False
         elif "<" in text or ">" in text:
@@ -375,6 +453,8 @@ def _simple(lines: Sequence[tuple[int, str]]) -> Iterator[tuple[list[tuple[str, 
             skip = True
         else:
             yield words, text == "&"
+            if text in SIGNS:
+                yield [(text, rows)], False
             words, skip = [], False
     yield words, False
 
@@ -400,6 +480,7 @@ def _split(lines: Sequence[tuple[int, str]]) -> list[tuple[str, Rows]]:
 
 
 def _words(line: str, masked: list[str]) -> list[str]:
+    line = plain_header(line)
     for _ in range(MOST_NESTED):
         line, changed = SUBSTITUTION.subn(lambda match: _mask(match[0], masked), line)
         if not changed:

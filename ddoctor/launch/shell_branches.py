@@ -1,10 +1,11 @@
-"""Which branch of a shell script's ``if`` runs, and what its branches leave behind."""
+"""Which branch of a shell script's ``if``, ``case`` or ``&&`` runs, and what it leaves behind."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from operator import eq, ge, gt, le, lt, ne
 
 from ddoctor.evidence.launch import Setting
@@ -12,7 +13,7 @@ from ddoctor.launch.words import Word
 
 OPEN = ("[", "[[", "test")
 CLOSE = ("]", "]]")
-LEADING = ("if", "then", "elif", "else", "fi", "do", "{", "!")
+LEADING = ("if", "then", "elif", "else", "fi", "esac", ";;", "do", "{", "!")
 # What nothing in the script sets; schedulers, launchers and shells set the latter.
 UNSET = re.compile(r"\$\{?(?!SLURM|PBS|LSB|OMPI|PMI|CUDA|CONDA|HOME|HOST|USER|PATH)[A-Za-z_]\w*\}?")
 COMPARED: Mapping[str, Callable[[str, str], bool]] = {"=": eq, "==": eq, "!=": ne}
@@ -24,6 +25,8 @@ COUNTED: Mapping[str, Callable[[int, int], bool]] = {
     "-lt": lt,
     "-le": le,
 }
+SIGNS = ("&&", "||", ";;")
+"""Operators that decide what runs; each comes as a separate command."""
 MOST_BRANCHES = 100
 """Levels of ``if`` within each other."""
 
@@ -52,9 +55,15 @@ class State:
 
 @dataclass(kw_only=True)
 class _Branch:
-    """An ``if`` that is open."""
+    """An ``if``, a ``case``, or a command after ``[ … ] &&`` that is open."""
 
     before: State
+    chain: bool = False
+    """Whether it is of ``&&`` or ``||``."""
+    subject: str | None = None
+    """What a ``case`` compares; None: it is none."""
+    patterns: list[str] | None = None
+    """The patterns of an arm that are being read; None: none are."""
     condition: list[Word] | None = None
     """The words of the condition that is being read; None: ``then`` or ``else`` came."""
     runs: bool | None = None
@@ -75,25 +84,87 @@ class Branches:
     conditional: list[Word] = field(default_factory=list)
     """What reaches commands only under conditions that are not known."""
 
-    def before(self, first: str, state: State) -> None:
+    _test: list[Word] = field(default_factory=list)
+    """The test that came last; empty: another command did."""
+    _linked: bool = False
+    """Whether ``&&`` or ``||`` came last."""
+
+    @property
+    def skips(self) -> bool:
+        """Whether the line at hand is known not to run."""
+        return any(one.runs is False and one.condition is None for one in self.open)
+
+    def finish(self, state: State) -> None:
+        """End what the last command of a text or a function leaves open."""
+        self.before("", state, last=True)
+
+    def before(self, first: str, state: State, *, last: bool = False) -> None:
         """See the first word of a command, before variables are put into the others."""
+        if first in SIGNS[:2] or not (first or last):
+            return
+        if self.open and self.open[-1].chain and not self._linked:
+            self._end(state)
+            self._leave(self.open.pop(), state)
+        self._linked = False
         if first == "elif" and self.open:
             self._end(state)
 
-    def read(self, words: Sequence[Word], state: State) -> None:
-        """See one command, before it counts."""
+    def read(self, words: Sequence[Word], state: State) -> list[Word]:
+        """See one command, before it counts; what is left of it without patterns of a ``case``."""
         begins = words[0].text if words else ""
-        if begins not in LEADING and self.open and self.open[-1].condition is not None:
+        inner = self.open[-1] if self.open else None
+        if begins in SIGNS[:2]:
+            self._link(begins, state)
+            return []
+        if inner is not None and inner.patterns is not None and begins != "esac":
+            return self._arm(inner, words, state)
+        if begins not in LEADING and inner is not None and inner.condition is not None:
             # A second command of the condition: after `&&`, `||`, or in a pipe.
-            self.open[-1].condition = []
+            inner.condition = []
+        self._test = [*words] if begins in (*OPEN, "!") else self._test * (not words)
         for at, word in enumerate(words):
-            if word.text not in LEADING:
-                return
             if word.text in ("if", "elif"):
                 self._begin(word.text, words[at + 1 :], state)
-                return
-            if self.open:
+            elif word.text == "case":
+                return self._begin_case([*words[at + 1 :]], state)
+            elif word.text in LEADING and self.open:
                 self._continue(word.text, state)
+                continue
+            break
+        return [*words]
+
+    def _link(self, sign: str, state: State) -> None:
+        """See ``&&`` or ``||``: what follows runs by the test before it."""
+        inner = self.open[-1] if self.open else None
+        if inner is not None and inner.condition is not None:
+            inner.condition = []
+        elif inner is not None and inner.chain:
+            if sign == "||":
+                self._end(state)
+                inner.runs = _else(inner)
+        elif self._test and len(self.open) < MOST_BRANCHES:
+            truth = _truth(self._test)
+            runs = truth if truth is None or sign == "&&" else not truth
+            self.open.append(_Branch(before=state.copy(), chain=True, runs=runs))
+        self._linked = True
+
+    def _begin_case(self, words: list[Word], state: State) -> list[Word]:
+        if len(self.open) >= MOST_BRANCHES or len(words) < 2:
+            return []
+        subject = words[0].text
+        self.open.append(_Branch(before=state.copy(), subject=subject, patterns=[]))
+        return self._arm(self.open[-1], words[2:], state)
+
+    def _arm(self, inner: _Branch, words: Sequence[Word], state: State) -> list[Word]:
+        """Read the patterns of an arm; what follows the last one is its first command."""
+        for at, word in enumerate(words):
+            text = word.text
+            inner.patterns = [*(inner.patterns or ()), text.removesuffix(")").lstrip("(")]
+            if text.endswith(")"):
+                inner.runs = _decided(inner, _matches(inner.subject or "", inner.patterns))
+                inner.patterns = None
+                return [*words[at + 1 :]]
+        return []
 
     def _begin(self, word: str, condition: Sequence[Word], state: State) -> None:
         if word == "if" and len(self.open) < MOST_BRANCHES:
@@ -104,17 +175,17 @@ class Branches:
     def _continue(self, word: str, state: State) -> None:
         inner = self.open[-1]
         if word == "then":
-            inner.runs = _truth(inner.condition or ())
-            if inner.taken is not None:
-                inner.runs = False
-            elif inner.runs and inner.may_run:
-                inner.runs = None
+            inner.runs = _decided(inner, _truth(inner.condition or ()))
             inner.condition = None
         elif word == "else":
             self._end(state)
             inner.runs = _else(inner)
-        elif word == "fi":
+        elif word == ";;" and inner.subject is not None:
             self._end(state)
+            inner.runs, inner.patterns = None, []
+        elif word in ("fi", "esac"):
+            if inner.patterns is None:
+                self._end(state)
             self._leave(self.open.pop(), state)
 
     def _end(self, state: State) -> None:
@@ -148,6 +219,22 @@ class Branches:
                     state.arrays.pop(name, None)
 
 
+def _decided(inner: _Branch, truth: bool | None) -> bool | None:
+    """Whether a branch runs with this condition, after those before it."""
+    if inner.taken is not None:
+        return False
+    return None if truth and inner.may_run else truth
+
+
+def _matches(subject: str, patterns: Sequence[str]) -> bool | None:
+    """Whether a ``case`` takes an arm; None: it is not known."""
+    if "*" in patterns:
+        return True
+    if any("$" in one or "`" in one for one in (subject, *patterns)):
+        return None
+    return any(fnmatchcase(subject, one) for one in patterns)
+
+
 def _else(inner: _Branch) -> bool | None:
     if inner.taken is not None:
         return False
@@ -164,9 +251,29 @@ def _truth(words: Sequence[Word]) -> bool | None:
     if not texts or texts[0] not in OPEN:
         return None
     texts = [one for one in texts[1:] if one not in CLOSE]
+    if {"&&", "||"} & {*texts}:
+        return _joined(texts, negated=negated)
     if len(texts) == 2 and texts[0] == "-z" and UNSET.fullmatch(texts[1]):
         texts[1] = ""
     found = _compared(texts)
+    return found if found is None else found is not negated
+
+
+def _joined(texts: Sequence[str], *, negated: bool) -> bool | None:
+    """Whether ``[[ a && b ]]`` is true; with both signs it is not known."""
+    signs = {"&&", "||"} & {*texts}
+    if len(signs) > 1 or "(" in texts:
+        return None
+    (sign,) = signs
+    parts: list[list[str]] = [[]]
+    for text in texts:
+        if text == sign:
+            parts.append([])
+        else:
+            parts[-1].append(text)
+    truths = [_compared(one) for one in parts]
+    decides = sign == "||"
+    found = decides if decides in truths else None if None in truths else not decides
     return found if found is None else found is not negated
 
 

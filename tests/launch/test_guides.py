@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -239,3 +240,12 @@ def test_a_dataset_without_a_length(tmp_path: Path, text: str | None) -> None:
         (tmp_path / "d/meta/info.json").write_text(text)
     command = "torchrun --nproc-per-node 2 train.py --dataset.root=d --batch_size=8 --steps=200"
     assert head(tmp_path, command)["length"] == "200 optimizer steps (the command line)"
+
+
+def test_the_shell_script_of_the_guide(tmp_path: Path) -> None:
+    guide = Path(__file__).parents[2] / "docs/guides/doctor.md"
+    part = guide.read_text(encoding="utf-8").partition("Of this `launch.sh`")[2]
+    script, shown = re.findall(r"```(?:sh)?\n(.*?)```", part, re.DOTALL)[:2]
+    found = head(tmp_path, "bash launch.sh debug", launch_sh=script, train_py="import torch\n")
+    rows = dict(re.split(r"  +", line.strip(), maxsplit=1) for line in shown.splitlines())
+    assert rows == found
