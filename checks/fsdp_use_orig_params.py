@@ -13,77 +13,36 @@ the parameters.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
-FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
-FSDP2 = "torch.distributed.fsdp.fully_shard"
 OPTIMIZERS = "torch.optim."
 
 
 def in_the_source(script: Script) -> Iterator[Finding]:
-    optimizers = [one for one in script.calls if _is_optimizer(one)]
-    for wrap in script.of(FSDP1, FSDP2):
-        model = wrap.argument("module", 0)
-        if wrap.argument("use_orig_params") not in (None, "False") or "**" in wrap.keywords:
-            continue
-        near = [one for one in optimizers if _together(one, wrap)]
-        before = [one for one in near if one.at.line < wrap.at.line and _of(one, model)]
-        after = [one for one in near if one.at.line > wrap.at.line]
-        if before and not after:
-            yield Finding(
-                severity=Severity.ERROR,
-                confidence=Confidence.LIKELY,
-                because=(
-                    f"{shown(before[0].at)} takes the parameters of {model}, and "
-                    f"{shown(wrap.at)} replaces them afterwards: the optimizer updates the old ones"
+    for one in script.stale_optimizers[:1]:
+        apart = one.at.function != one.wrap.function
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one.at)} takes the parameters of the model, and {shown(one.wrap)} "
+                "replaces them afterwards: the optimizer updates the old ones"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="shard the model first",
+                    paste=f"{one.wrap.text}\n{one.at.text}",
+                    caution="the lines are in different functions: call them in this order"
+                    if apart
+                    else "",
                 ),
-                fixes=(
-                    Fix.python(
-                        summary="shard the model first",
-                        paste=f"{wrap.at.text}\n{before[0].at.text}",
-                    ),
-                ),
-            )
-            return
-
-
-def in_a_helper(script: Script) -> Iterator[Finding]:
-    """A function of the script shards the model, and the optimizer was made before its call."""
-    inner = {one.at.function for one in script.of(FSDP2)}
-    for call in script.sharding_calls:
-        made = [
-            one
-            for one in script.calls
-            if _is_optimizer(one)
-            and (one.at.file, one.at.function) == (call.at.file, call.at.function)
-        ]
-        before = [
-            one
-            for one in made
-            if one.at.line < call.at.line and re.search(rf"\b{call.model}\b", one.at.text)
-        ]
-        if inner and before and len(made) == len(before):
-            yield Finding(
-                severity=Severity.ERROR,
-                confidence=Confidence.LIKELY,
-                because=(
-                    f"{shown(before[0].at)} takes the parameters of {call.model}, and "
-                    f"{shown(call.at)} replaces them afterwards: the optimizer updates the old ones"
-                ),
-                fixes=(
-                    Fix.python(
-                        summary="shard the model first",
-                        paste=f"{call.at.text}\n{before[0].at.text}",
-                    ),
-                ),
-            )
-            return
+            ),
+        )
 
 
 def with_accelerate(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
@@ -111,18 +70,3 @@ def with_accelerate(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 ),
             )
             return
-
-
-def _is_optimizer(call: SourceCall) -> bool:
-    inner = call.name.removeprefix(OPTIMIZERS)
-    return call.name.startswith(OPTIMIZERS) and "." not in inner and bool(call.assigned)
-
-
-def _together(optimizer: SourceCall, wrap: SourceCall) -> bool:
-    """Whether one runs if the other does."""
-    same = optimizer.at.file == wrap.at.file and optimizer.at.function == wrap.at.function
-    return same and (optimizer.within, optimizer.test) == (wrap.within, wrap.test)
-
-
-def _of(optimizer: SourceCall, model: str | None) -> bool:
-    return model is not None and optimizer.argument("params", 0) == f"{model}.parameters()"

@@ -213,12 +213,12 @@ class SourceKeys(Part, frozen=True, kw_only=True):
     """Where a key is added."""
 
 
-class SourceSharding(Part, frozen=True, kw_only=True):
-    """A call of a function of the script that shards the model that it gets."""
+class SourceStale(Part, frozen=True, kw_only=True):
+    """An optimizer that is made of a model before FSDP replaces its parameters."""
 
     at: SourceLine
-    model: str
-    """The variable."""
+    wrap: SourceLine
+    """What replaces them."""
 
 
 class SourceNoise(Part, frozen=True, kw_only=True):
@@ -374,7 +374,8 @@ class Script(Section, frozen=True, kw_only=True):
     whole_reads: tuple[SourceReading, ...] = ()
     constant_seeds: tuple[SourceSeed, ...] = ()
     over_own_keys: tuple[SourceKeys, ...] = ()
-    sharding_calls: tuple[SourceSharding, ...] = ()
+    stale_optimizers: tuple[SourceStale, ...] = ()
+    """Where every optimizer of the script comes before every wrapping by FSDP."""
     own_rates: tuple[SourceLine, ...] = ()
     """Where a learning rate, or the steps of accumulation, follow from a batch without ranks."""
     scales_by_ranks: SourceLine | None = None

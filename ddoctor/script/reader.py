@@ -27,7 +27,7 @@ from ddoctor.evidence.script import (
     SourceSchedule,
     SourceSeed,
     SourceSetting,
-    SourceSharding,
+    SourceStale,
     SourceSwitch,
     SourceTest,
     SourceTokenMean,
@@ -48,7 +48,7 @@ from ddoctor.script.losses import kept
 from ddoctor.script.mixed_layers import mixed_layers
 from ddoctor.script.mixed_types import mixed_types
 from ddoctor.script.modules import Modules
-from ddoctor.script.names import source, variable
+from ddoctor.script.names import source
 from ddoctor.script.noise import same_noise
 from ddoctor.script.occurrences import first_lines, frameworks, imported_names
 from ddoctor.script.own_averaging import own_averaging
@@ -66,13 +66,13 @@ from ddoctor.script.seeding import constant_seeds
 from ddoctor.script.source_calls import is_kept, source_call, within
 from ddoctor.script.source_lines import At, ModuleLines, cut
 from ddoctor.script.splits import splits
+from ddoctor.script.stale_optimizers import stale_optimizers
 from ddoctor.script.stopping import own_stops
 from ddoctor.script.switches import Test
 from ddoctor.script.token_means import token_means
 from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.whole_reads import whole_reads
 
-FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 MOST_FACTS = 2000
 """Of each kind; a script of 5,000 lines has some hundred."""
 LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkpoint")
@@ -155,9 +155,9 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             SourceKeys(at=at(call.node, call.scope), key=at(key, scope))
             for call, key, scope in over_own_keys(program)
         ),
-        sharding_calls=_first(
-            SourceSharding(at=at(call.node, call.scope), model=model)
-            for call, model in _sharding(program)
+        stale_optimizers=_first(
+            SourceStale(at=at(made.node, made.scope), wrap=at(wrap.node, wrap.scope))
+            for made, wrap in stale_optimizers(program)
         ),
         own_rates=_first(at(one.node, one.scope) for one in own_rates(program)),
         scales_by_ranks=next(
@@ -341,16 +341,6 @@ def _own_averaging(program: Program, at: At) -> SourceAveraging | None:
         average=at(found.average.node, found.average.scope),
         seed=at(found.seed.node, found.seed.scope) if found.seed is not None else None,
     )
-
-
-def _sharding(program: Program) -> Iterator[tuple[Call, str]]:
-    for call in program.calls:
-        scope = program.called(call)
-        given = call.node.args[0] if call.node.args else None
-        model = variable(given) if given is not None else ""
-        shards = scope is not None and any(one.name == FULLY_SHARD for one in scope.calls)
-        if shards and model and "." not in model:
-            yield call, model
 
 
 RESTORES = ("__init__", "load", "from_", "restore", "resume")
