@@ -114,16 +114,21 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
 def in_the_source(script: Script) -> Iterator[Finding]:
     if not is_plain(script):
         return
+    shared = {one.at: one.moved for one in script.shared_files}
     for save in script.of("torch.save"):
-        if save.on_all_ranks and _is_one_file(save):
+        if save.on_all_ranks and (_is_one_file(save) or save.at in shared):
             path = save.argument("f", 1) or ""
-            literal = all(one[0] in "'\"" for one in save.origin("f", 1))
+            named = path if {*path} & {*"'\""} else "its path"
+            moved = shared.get(save.at)
+            sure = all(one[0] in "'\"" for one in save.origin("f", 1)) or moved is not None
+            then = f"; {shown(moved)} on one rank takes it away from the others" if moved else ""
+            also = f"    {moved.text}\n" if moved else ""
             yield Finding(
                 severity=Severity.WARNING,
-                confidence=Confidence.LIKELY if literal else Confidence.POSSIBLE,
+                confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
                 because=(
                     f"all ranks write the same file at {shown(save.at)}: nothing around the line "
-                    f"tests the rank, and nothing in {path} depends on it"
+                    f"tests the rank, and nothing in {named} depends on it{then}"
                 ),
                 fixes=(
                     Fix.python(
@@ -131,6 +136,7 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                         paste=(
                             "if torch.distributed.get_rank() == 0:\n"
                             f"    {save.at.text}\n"
+                            f"{also}"
                             "torch.distributed.barrier()"
                         ),
                         caution="a state_dict() of FSDP must stay on all ranks, before the branch",

@@ -213,6 +213,14 @@ class SourceKeys(Part, frozen=True, kw_only=True):
     """Where a key is added."""
 
 
+class SourceShared(Part, frozen=True, kw_only=True):
+    """A call of ``torch.save`` to a file whose path is surely the same on all ranks."""
+
+    at: SourceLine
+    moved: SourceLine | None = None
+    """What then gives the file another name."""
+
+
 class SourceStale(Part, frozen=True, kw_only=True):
     """An optimizer that is made of a model before FSDP replaces its parameters."""
 
@@ -376,6 +384,7 @@ class Script(Section, frozen=True, kw_only=True):
     over_own_keys: tuple[SourceKeys, ...] = ()
     stale_optimizers: tuple[SourceStale, ...] = ()
     """Where every optimizer of the script comes before every wrapping by FSDP."""
+    shared_files: tuple[SourceShared, ...] = ()
     own_rates: tuple[SourceLine, ...] = ()
     """Where a learning rate, or the steps of accumulation, follow from a batch without ranks."""
     scales_by_ranks: SourceLine | None = None

@@ -27,6 +27,7 @@ from ddoctor.evidence.script import (
     SourceSchedule,
     SourceSeed,
     SourceSetting,
+    SourceShared,
     SourceStale,
     SourceSwitch,
     SourceTest,
@@ -63,6 +64,7 @@ from ddoctor.script.samplers import plain_samplers
 from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
+from ddoctor.script.shared_files import shared_files
 from ddoctor.script.source_calls import is_kept, source_call, within
 from ddoctor.script.source_lines import At, ModuleLines, cut
 from ddoctor.script.splits import splits
@@ -158,6 +160,13 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         stale_optimizers=_first(
             SourceStale(at=at(made.node, made.scope), wrap=at(wrap.node, wrap.scope))
             for made, wrap in stale_optimizers(program)
+        ),
+        shared_files=_first(
+            SourceShared(
+                at=at(save.node, save.scope),
+                moved=at(move.node, move.scope) if move is not None else None,
+            )
+            for save, move in shared_files(program)
         ),
         own_rates=_first(at(one.node, one.scope) for one in own_rates(program)),
         scales_by_ranks=next(

@@ -109,11 +109,11 @@ def _of_name(node: ast.Name, scope: Scope, program: Program, steps: int) -> Vari
         return _of_all(program.variables.get((at, node.id), ()), program, steps)
     if len(program.calls_of(at)) > MOST_CALLERS:
         return "unknown"
-    given = _given(node.id, at, program)
+    given = given_to(node.id, at, program)
     return _joined(varies(one, where, program, steps - 1) for one, where in given)
 
 
-def _given(name: str, scope: Scope, program: Program) -> Iterator[tuple[ast.expr | None, Scope]]:
+def given_to(name: str, scope: Scope, program: Program) -> Iterator[tuple[ast.expr | None, Scope]]:
     """What the calls of a function pass as an argument, or its default."""
     for call in program.calls_of(scope):
         passed = arguments(call.node, scope)
