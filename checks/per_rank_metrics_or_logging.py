@@ -118,8 +118,25 @@ REDUCES = ("all_reduce", "reduce", "all_gather", "gather", "all_gather_object", 
 OTHERS_REDUCE = frozenset({"TorchMetrics", "Trainer", "Lightning", "TRL"})
 
 
+def reported(script: Script) -> Iterator[Finding]:
+    """The result of one rank's part of the evaluation is printed or logged as that of the whole."""
+    for one in script.partial_metrics[:1] if is_plain(script) else ():
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one.loop)} runs over the part of one rank, which {shown(one.loader)} "
+                f"gives it, and {shown(one.report)} reports the result before the ranks add "
+                "theirs up"
+            ),
+            fixes=(_REDUCED,),
+        )
+
+
 def of_a_part(script: Script) -> Iterator[Finding]:
     """Each rank evaluates its own part of the data, and nothing adds the parts up."""
+    if script.partial_metrics:
+        return  # `reported` names the lines
     frameworks = {one.framework for one in script.imports}
     by_accelerate = "accelerate" in frameworks
     by_fabric = bool(script.of(".setup_dataloaders"))

@@ -12,7 +12,7 @@ To fix it, set ``persistent_workers=True``.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.framework_words import FrameworkWords
@@ -27,7 +27,7 @@ from ddoctor.analysis.loader_throughput import (
     restart,
 )
 from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-rank")
@@ -121,14 +121,17 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
 
 def in_the_source(script: Script) -> Iterator[Finding]:
     epochs = any(loop.kind == "epoch" for loop in script.loops)
-    loaders = sorted(script.of(LOADER), key=lambda one: "epoch" not in one.within)
+    calls = {one.loader: one.at for one in script.remade_loaders}
+    loaders = sorted(script.of(LOADER), key=lambda one: not _again(one, calls))
     for loader in loaders if epochs else ():
         kept = loader.argument("persistent_workers")
         if worker_count(loader) == 0 or "**" in loader.keywords or evaluates(loader):
             continue
-        again = "epoch" in loader.within
+        again = _again(loader, calls)
         if again or (kept in (None, "False") and worker_count(loader)):
             how = "is made again in each epoch" if again else "has no persistent_workers"
+            if again and loader.at in calls:
+                how += f" by {shown(calls[loader.at])}"
             yield Finding(
                 severity=Severity.NOTE,
                 confidence=Confidence.POSSIBLE,
@@ -148,3 +151,9 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def _again(loader: SourceCall, calls: Mapping[SourceLine, SourceLine]) -> bool:
+    """Whether each epoch makes it, in the loop itself or by a function."""
+    inside = loader.within[loader.within.index("epoch") :] if "epoch" in loader.within else ()
+    return loader.at in calls or (bool(inside) and "condition" not in inside)

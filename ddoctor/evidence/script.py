@@ -213,6 +213,22 @@ class SourceKeys(Part, frozen=True, kw_only=True):
     """Where a key is added."""
 
 
+class SourcePartial(Part, frozen=True, kw_only=True):
+    """An evaluation of one rank's part of the data, and what reports its result."""
+
+    loop: SourceLine
+    loader: SourceLine
+    report: SourceLine
+
+
+class SourceRemade(Part, frozen=True, kw_only=True):
+    """A DataLoader that a function makes, which is called again in each epoch."""
+
+    loader: SourceLine
+    at: SourceLine
+    """The call in the loop over epochs."""
+
+
 class SourceShared(Part, frozen=True, kw_only=True):
     """A call of ``torch.save`` to a file whose path is surely the same on all ranks."""
 
@@ -384,6 +400,9 @@ class Script(Section, frozen=True, kw_only=True):
     over_own_keys: tuple[SourceKeys, ...] = ()
     stale_optimizers: tuple[SourceStale, ...] = ()
     """Where every optimizer of the script comes before every wrapping by FSDP."""
+    partial_metrics: tuple[SourcePartial, ...] = ()
+    """Where nothing on the way from the loop to the report asks another rank."""
+    remade_loaders: tuple[SourceRemade, ...] = ()
     shared_files: tuple[SourceShared, ...] = ()
     own_rates: tuple[SourceLine, ...] = ()
     """Where a learning rate, or the steps of accumulation, follow from a batch without ranks."""

@@ -7,7 +7,7 @@ import re
 
 from ddoctor.script.names import source, variable
 from ddoctor.script.ranks import own_name
-from ddoctor.script.scopes import Call
+from ddoctor.script.scopes import Block, Call
 from ddoctor.script.values import origins
 
 COLLECTIVES = frozenset(
@@ -25,6 +25,8 @@ OF_ACCELERATE = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce")
 OF_FABRIC = ("all_reduce", "all_gather", "barrier", "broadcast")
 """Methods of Lightning's Fabric that are collectives."""
 STATES = ("get_model_state_dict", "get_state_dict", "get_optimizer_state_dict")
+WHOLE = "full_tensor"
+"""A method of DTensor that gathers the parts of all ranks (torch/distributed/tensor/_api.py)."""
 FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
 
 MATTERING = (
@@ -75,7 +77,7 @@ METHODS = frozenset(
         *("gradient_checkpointing_enable", "cuda", "to", "DistributedSampler"),
         *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
         *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders", "setup"),
-        *("set_transform", "with_transform", "join_uneven_inputs", "save_state"),
+        *(WHOLE, "set_transform", "with_transform", "join_uneven_inputs", "save_state"),
         *("save_model", "save_16bit_model", "set_state_dict_type"),
         *OF_ACCELERATE,
     }
@@ -106,12 +108,20 @@ def is_collective(call: Call) -> bool:
         return call.method not in ("barrier", "monitored_barrier") or not call.node.args
     if call.method in OF_ACCELERATE:
         return is_accelerator(call)
+    if call.method == WHOLE:
+        return bool(call.on) and not any(map(_asks_for_parts, call.around))
     if _is_of_fabric(call):
         return True
     if call.name == f"{FSDP}.state_dict_type":
         return any("FULL_STATE_DICT" in source(one) for one in call.node.args)
     full = any("full_state_dict=True" in _shown(word.value, call) for word in call.node.keywords)
     return (call.method in STATES and full) or is_sharded_model(call)
+
+
+def _asks_for_parts(block: Block) -> bool:
+    """Whether a test asks if a tensor is in parts at all, as ``isinstance(one, DTensor)``."""
+    text = source(block.test) if block.kind == "condition" and block.test is not None else ""
+    return "DTensor" in text or WHOLE in text
 
 
 def _shown(value: ast.expr, call: Call) -> str:

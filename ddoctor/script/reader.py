@@ -21,8 +21,10 @@ from ddoctor.evidence.script import (
     SourceLoop,
     SourceMixture,
     SourceNoise,
+    SourcePartial,
     SourcePrecision,
     SourceReading,
+    SourceRemade,
     SourceSampler,
     SourceSchedule,
     SourceSeed,
@@ -56,10 +58,12 @@ from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
 from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.own_layers import own_layers
+from ddoctor.script.partial_metrics import partial_metrics
 from ddoctor.script.past_wrapper import past_wrapper
 from ddoctor.script.precision import precisions
 from ddoctor.script.program import Program
 from ddoctor.script.rank_names import rank_names
+from ddoctor.script.remade_loaders import remade_loaders
 from ddoctor.script.samplers import plain_samplers
 from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import Call, Scope, Statement, Walk
@@ -160,6 +164,18 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         stale_optimizers=_first(
             SourceStale(at=at(made.node, made.scope), wrap=at(wrap.node, wrap.scope))
             for made, wrap in stale_optimizers(program)
+        ),
+        partial_metrics=_first(
+            SourcePartial(
+                loop=at(one.loop, one.scope),
+                loader=at(one.loader.node, one.loader.scope),
+                report=at(one.report.node, one.report.scope),
+            )
+            for one in partial_metrics(program)
+        ),
+        remade_loaders=_first(
+            SourceRemade(loader=at(made.node, made.scope), at=at(again.node, again.scope))
+            for made, again in remade_loaders(program)
         ),
         shared_files=_first(
             SourceShared(

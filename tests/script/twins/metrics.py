@@ -1,0 +1,65 @@
+"""Results of one rank's part of an evaluation that are reported as those of the whole."""
+
+from __future__ import annotations
+
+from tests.script.sources import LOADER, ddp
+
+VAL = "val_loader = DataLoader(held_out(), {}num_workers=4)\n"
+SHARED = "sampler=DistributedSampler(held_out(), shuffle=False), "
+OTHER = "seen = torch.ones(1).cuda()\ndist.all_reduce(seen)\n"
+"""A collective of the training, which has nothing to do with the evaluation."""
+EVALUATES = """
+@torch.no_grad()
+def accuracy(model, rows):
+    right, seen = 0, 0
+    for images, labels in rows:
+        right += (model(images).argmax(1) == labels).sum().item()
+        seen += len(labels)
+    {before}
+    return right / seen
+
+def average(value):
+    value = torch.tensor(value).cuda()
+    dist.all_reduce(value, dist.ReduceOp.AVG)
+    return value.item()
+"""
+CALLED = "score = accuracy(model, val_loader)\n"
+TELLS = 'if dist.get_rank() == 0:\n    print("accuracy", round(100 * score, 2))\n'
+INLINE = """
+right, seen = 0, 0
+with torch.no_grad():
+    for images, labels in val_loader:
+        right += (model(images).argmax(1) == labels).sum().item()
+        seen += len(labels)
+{before}
+if dist.get_rank() == 0:
+    logger.info(f"accuracy {{right / seen:.3f}}")
+"""
+
+
+def evaluated(epoch: str, *, before: str = "pass", options: str = SHARED) -> str:
+    loader = LOADER + VAL.format(options)
+    return ddp(head=EVALUATES.format(before=before), loader=loader, epoch=OTHER + epoch)
+
+
+SUMS = "right, seen = average(right), average(seen)"
+TWINS = {
+    "an accuracy of a function that the ranks do not add up": (
+        "per-rank-metrics-or-logging",
+        evaluated(CALLED + TELLS),
+        evaluated(CALLED + TELLS, before=SUMS),
+        evaluated(CALLED + "score = average(score)\n" + TELLS),
+        evaluated(CALLED + "score = agreed_by_all(score)\n" + TELLS),
+        evaluated(CALLED + TELLS, options=""),
+        evaluated(CALLED + TELLS, options="sampler=choose(held_out()), "),
+        evaluated(CALLED + "print(f'rank {dist.get_rank()}: {score}')"),
+        evaluated(CALLED + "history.append(score)"),
+    ),
+    "an accuracy that a loop counts and the ranks do not add up": (
+        "per-rank-metrics-or-logging",
+        evaluated(INLINE.format(before="")),
+        evaluated(INLINE.format(before=SUMS)),
+        evaluated(INLINE.format(before="")[: INLINE.index("{before}")]),
+    ),
+}
+"""Each: the cause, a script with it, and sound scripts that are nearly the same."""
