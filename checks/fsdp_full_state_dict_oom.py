@@ -10,15 +10,20 @@ To fix it, save a sharded checkpoint with ``torch.distributed.checkpoint``, or g
 in host memory (``cpu_offload=True``).
 """
 
+# Above 150 lines: accelerate's file, torch's two interfaces and a run.
+
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import cuda_oom
+from ddoctor.analysis import cuda_oom, gpu_memory
 from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.named_models import named_models
-from ddoctor.evidence.script import Script
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -56,6 +61,70 @@ def in_a_launch(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+TYPES = (f"{FSDP1}.state_dict_type", f"{FSDP1}.set_state_dict_type")
+OF_TORCH = "torch.distributed.checkpoint."
+STATES = (f"{OF_TORCH}get_model_state_dict", f"{OF_TORCH}get_state_dict")
+
+
+def on_every_gpu(plan: LaunchPlan, script: Script, gpus: Gpus | None) -> Iterator[Finding]:
+    """A line gathers a model of known size on the GPU of every rank.
+
+    Sources: torch/distributed/fsdp/api.py, FullStateDictConfig, whose defaults are no offload and
+    all ranks; torch/distributed/checkpoint/state_dict.py, StateDictOptions.
+    """
+    line = next((one for one in script.calls if _gathers_on_gpus(one)), None)
+    model = next(named_models(plan, script), None) if line is not None else None
+    granted, named = gpu_memory.of_launch(plan, gpus)
+    whole = model.nbytes / GIB if model is not None else 0.0
+    if line is None or model is None or whole <= LARGE:
+        return
+    fails = bool(granted) and whole > granted
+    room = f"; a GPU has {granted:,.0f} ({named})" if fails else ""
+    yield Finding(
+        severity=Severity.ERROR if fails else Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"{shown(line.at)} gathers the whole model on the GPU of every rank, and "
+        f"{model.place} has {model.size}: {whole:,.0f} GiB next to the shards{room}",
+        evidence=(Observation(name="gathered", value=round(whole), unit="GiB"),),
+        fixes=(
+            Fix.python(
+                summary="gather it in host memory, on rank 0 only",
+                paste="options = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
+                "state = get_model_state_dict(model, options=options)"
+                if line.name in STATES
+                else "config = FullStateDictConfig(offload_to_cpu=True, rank0_only=True)\n"
+                "with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, config):\n"
+                "    state = model.state_dict()",
+            ),
+        ),
+    )
+
+
+def _gathers_on_gpus(call: SourceCall) -> bool:
+    """Whether its options are all shown, and leave the whole state on the GPUs."""
+    if call.name in TYPES:
+        asks = "FULL_STATE_DICT" in " ".join((*call.arguments, *call.keywords.values()))
+        given = call.argument("state_dict_config", 2)
+        shows = "" if given in (None, "None") else _written("state_dict_config", 2, call)
+        return asks and (not shows or _is_off("FullStateDictConfig", "offload_to_cpu", shows))
+    shows = _written("options", 1, call) or _written("options", 2, call)
+    asks = call.name in STATES and "full_state_dict=True" in shows
+    return asks and _is_off("StateDictOptions", "cpu_offload", shows)
+
+
+def _written(keyword: str, position: int, call: SourceCall) -> str:
+    """An argument with what it is assigned from."""
+    values = call.values.get(keyword, call.values.get(str(position), ""))
+    return f"{call.argument(keyword, position) or ''} {values}".strip()
+
+
+def _is_off(name: str, option: str, text: str) -> bool:
+    """Whether a call is shown that leaves an option off."""
+    given = re.search(rf"{name}\(([^()]*)\)", text)
+    return given is not None and (option not in given[1] or f"{option}=False" in given[1])
 
 
 def gathered(run: TrainingRun, wrapping: Wrapping | None) -> Iterator[Finding]:

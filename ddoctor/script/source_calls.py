@@ -90,11 +90,10 @@ def _assigned(value: ast.expr, call: Call, program: Program) -> str:
             parts.append(f"{part.id} = {source(inner[0])}")  # type: ignore[attr-defined]
     parts += map(source, _results(shown[0] if len(shown) == 1 else value, program))
     passed = program.passed(scope)
-    parts += (
-        f"{part.id} = {source(passed[part.id])}"
-        for part in (ast.walk(value) if passed else ())
-        if isinstance(part, ast.Name) and part.id in passed
-    )
+    for part in ast.walk(value) if passed else ():
+        if isinstance(part, ast.Name) and part.id in passed:
+            given = passed[part.id]
+            parts += (f"{part.id} = {source(given)}", *map(source, _results(given, program)))
     return cut("; ".join(parts))
 
 

@@ -153,6 +153,30 @@ DPOTrainer(model=model, args=arguments, peft_config=LoraConfig()).train()
 """
 
 
+HELPED = (
+    PEFT
+    + """
+import functools
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+def blocks():
+    return {policy}
+
+def adapted(name):
+    return get_peft_model(AutoModelForCausalLM.from_pretrained(name), lora)
+
+def wrapped(net, policy):
+    return FSDP(net, auto_wrap_policy=policy{more})
+"""
+)
+BY_BLOCK = "functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})"
+WRAPPED = SHARDED.replace("FSDP({})", 'wrapped(adapted("a/b"), blocks())')
+
+
+def helped(policy: str, more: str = "") -> str:
+    return ddp(head=HELPED.format(policy=policy, more=more), set_up=WRAPPED)
+
+
 def of_family(model: str, blocks: str) -> str:
     loads = f"net = AutoModelForCausalLM.from_pretrained('{model}')\nmodel = FSDP"
     wrap = SHARDED.format("net, policy").replace("model = FSDP", loads)
@@ -214,6 +238,13 @@ TWINS = {
         "fsdp-mixed-params-flatten",
         ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=ModuleWrapPolicy({Block})")),
         ddp(head=PEFT, set_up=ADAPTED.format("auto_wrap_policy=policy, use_orig_params=True")),
+    ),
+    "an adapter under a policy of another function": (
+        "fsdp-mixed-params-flatten",
+        helped(BY_BLOCK),
+        helped(BY_BLOCK, ", use_orig_params=True"),
+        helped("fsdp_auto_wrap_policy(model)"),
+        helped("own_policy"),
     ),
     "an adapter that is wrapped by itself": (
         "fsdp-mixed-params-flatten",
