@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, lightning_devices, log_events
+from ddoctor.analysis import endings, lightning_cli, lightning_devices, log_events
 from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
 from ddoctor.analysis.gpu_lists import misfits
 from ddoctor.analysis.kubernetes_mistakes import of_kubernetes
@@ -161,6 +161,10 @@ def devices_of_lightning(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     yield from lightning_devices.under_srun(plan, script)
     yield from lightning_devices.nodes_under_srun(plan, script)
     yield from lightning_devices.under_torchrun(plan, script)
+
+
+def devices_of_a_cli(plan: LaunchPlan) -> Iterator[Finding]:
+    yield from lightning_cli.under_a_launcher(plan)
 
 
 def a_cache_in_training(plan: LaunchPlan, script: Script) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ ENVIRONMENTS = (
     ("lightning", "fabric/plugins/environments/torchelastic.py"),
     ("lightning_fabric", "plugins/environments/torchelastic.py"),
 )
+OTHER_DEVICES = ("cpu", "mps", "tpu")
 MEANS = {
     "devices": "ranks-per-host",
     "num_nodes": "hosts",
@@ -28,7 +29,7 @@ def started(tree: ast.Module, name: str) -> Iterator[Setting]:
 
     Of ``Fabric``, only with ``launch``; where the number is no constant, it is not known.
     """
-    if not any(_imports(node) for node in nodes(tree)):
+    if not any(imports(node) for node in nodes(tree)):
         return
     calls = [node for node in nodes(tree) if isinstance(node, ast.Call)]
     launches = any(named(one.func) == "launch" for one in calls)
@@ -36,7 +37,7 @@ def started(tree: ast.Module, name: str) -> Iterator[Setting]:
     if len(made) != 1 or (named(made[0].func) == "Fabric" and not launches):
         return
     given: Mapping[str | None, ast.expr] = {word.arg: word.value for word in made[0].keywords}
-    if "devices" not in given or named(given.get("accelerator")) in ("cpu", "mps", "tpu"):
+    if "devices" not in given or named(given.get("accelerator")) in OTHER_DEVICES:
         return
     for key, setting in MEANS.items():
         if key in given:
@@ -44,11 +45,11 @@ def started(tree: ast.Module, name: str) -> Iterator[Setting]:
             told = Setting(name=f"lightning.{setting}", value=_told(value), file=name, line=line)
             if told.value or key in ("devices", "num_nodes"):
                 yield told
-    if _refuses():
+    if refuses():
         yield Setting(name="refuses-other-ranks", value="true", origin="the installed Lightning")
 
 
-def _refuses() -> bool:
+def refuses() -> bool:
     """Whether the installed version compares its devices with the ranks that torchrun starts."""
     sources = [modules.installed(*one) for one in ENVIRONMENTS]
     found = [nodes(one.tree) for one in sources if one is not None]
@@ -58,7 +59,7 @@ def _refuses() -> bool:
     )
 
 
-def _imports(node: ast.AST) -> bool:
+def imports(node: ast.AST) -> bool:
     names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
     names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
     return any(one.partition(".")[0] in PACKAGES for one in names)

@@ -23,6 +23,7 @@ from ddoctor.launch import (
     known_arguments,
     lerobot_dataset,
     lightning_calls,
+    lightning_cli,
     made_for,
     modules,
     openmmlab_config,
@@ -121,6 +122,11 @@ def read(
             told.settings += accelerator_calls.written(tree, name)
             told.settings += optimizer_calls.rates(tree, name)
             told.settings += lightning_calls.started(tree, name)
+            by_cli = lightning_cli.read(tree, name, by_word, folder)
+            told.settings += by_cli.settings
+            for one in by_cli.files:
+                if one.value not in told.files:
+                    _add(told, one, folder, "arg.")
             told.settings += ray_calls.started(tree, name, told.settings)
             told.settings += _said(path, tree, name)
             told.settings += dataset_length.written(tree, name)
