@@ -214,6 +214,7 @@ class LaunchPlan(Derived):
         if stage is not None:
             return f"DeepSpeed ZeRO-{stage.value}"
         names = {"ddp": "DDP", "deepspeed": "DeepSpeed", "megatron": "Megatron-LM"}
+        names |= {"tpu": "data parallel by torch_xla"}
         if found is not None and found.value == "fsdp":
             return f"FSDP{self._fsdp_version}"
         if found is not None:

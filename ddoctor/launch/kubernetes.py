@@ -10,9 +10,9 @@ from typing import Any
 
 from msgspec.structs import replace as with_fields
 
-from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
-from ddoctor.launch import files, kubernetes_policies
+from ddoctor.launch import files, kubernetes_policies, kubernetes_runtimes
+from ddoctor.launch.kubernetes_runtimes import Runtime
 from ddoctor.launch.words import Command, Word
 from ddoctor.launch.yaml_nodes import get, items, line, rows, setting, text, text_rows
 
@@ -43,14 +43,16 @@ def commands(path: Path, name: str) -> list[Command]:
     Raises:
         DoctorError: it cannot be read, is no YAML, or has no container with a command.
     """
+    documents = [*files.documents(path, name)]
     found = [
-        _command(container, pod, document, name)
-        for document in files.documents(path, name)
+        _command(container, pod, document, name, kubernetes_runtimes.of(document, documents))
+        for document in documents
+        if not kubernetes_runtimes.is_template(document, documents)
         for container, pod in (*_containers(document, None, set()), *_trainer(document))
     ]
     with_words = [one for one in found if one.words]
     if not with_words:
-        raise DoctorError(f"{name} has no container with a command: is it a Kubernetes manifest?")
+        raise kubernetes_runtimes.without_command(documents, name)
     return with_words
 
 
@@ -72,22 +74,29 @@ def _containers(node: Any, pod: Any, seen: set[int]) -> Iterator[tuple[Any, Any]
 
 def _trainer(document: Any) -> Iterator[tuple[Any, Any]]:
     """What a TrainJob sets for the container of its runtime."""
-    if (trainer := get(get(document, "spec"), "trainer")) is not None:
+    trainer = get(get(document, "spec"), "trainer")
+    if trainer is not None or kubernetes_runtimes.named(document):
         yield trainer, None
 
 
-def _command(container: Any, pod: Any, document: Any, name: str) -> Command:
-    words = [*_texts(get(container, "command"), name), *_texts(get(container, "args"), name)]
+def _command(
+    container: Any, pod: Any, document: Any, name: str, runtime: Runtime | None = None
+) -> Command:
+    own = runtime.container if runtime is not None else None
+    parts = [get(container, key) or get(own, key) for key in ("command", "args")]
+    words = [word for part in parts for word in _texts(part, name)]
     variables = [
         Setting(name=key, value=text(get(row, "value")), file=name, line=line(row))
-        for row in rows(get(container, "env"))
+        for row in (*rows(get(own, "env")), *rows(get(container, "env")))
         if (key := text(get(row, "name"))) and get(row, "value") is not None
     ]
-    of_job = [*_of_job(document, name)]
+    of_job = [*_of_job(document, name, runtime)]
     variables += _of_operator(of_job)
-    image = setting("elsewhere", get(container, "image") or container, name)
+    image = setting("elsewhere", get(container, "image") or container or document, name)
     policies = kubernetes_policies.read(document, pod, name)
     settings = [*_of_container(container, pod, name), *of_job, *policies, image]
+    if runtime is not None:
+        settings += _of_container(own, runtime.pod, name)
     if not any(one.name == "shm" for one in settings) and container is get(
         get(document, "spec"), "trainer"
     ):
@@ -146,11 +155,13 @@ def _is_shm(mount: Any) -> bool:
     return text(get(mount, "mountPath")).rstrip("/") == "/dev/shm"
 
 
-def _of_job(document: Any, name: str) -> Iterator[Setting]:
+def _of_job(document: Any, name: str, runtime: Runtime | None) -> Iterator[Setting]:
     spec = get(document, "spec")
+    policy = runtime.policy if runtime is not None else None
     if (kind := get(document, "kind")) is not None:
         yield setting("kind", kind, name)
     each = get(spec, "nprocPerNode") or get(get(spec, "trainer"), "numProcPerNode")
+    each = each or get(get(policy, "torch"), "numProcPerNode")
     if each is not None:
         yield setting("k8s-ranks-per-host", each, name)
     replicas = [
@@ -159,6 +170,7 @@ def _of_job(document: Any, name: str) -> Iterator[Setting]:
         if (value := get(role, "replicas")) is not None
     ]
     nodes = get(get(spec, "trainer"), "numNodes") or get(spec, "parallelism")
+    nodes = nodes or get(policy, "numNodes")
     roles = rows(get(spec, "replicatedJobs"))
     if len(roles) == 1:
         # A JobSet of one job, or of one pod in each job.

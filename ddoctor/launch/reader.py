@@ -27,6 +27,7 @@ from ddoctor.launch import (
     recipes,
     script_settings,
     shell,
+    xla_devices,
 )
 from ddoctor.launch.launchers import (
     ACCELERATE,
@@ -333,6 +334,7 @@ def _of_launcher(
     given = {one.key: one.value for one in parsed.given}
     if launcher is ACCELERATE:
         _read_config(given.get("config_file"), command.words[0], found)
+        found.settings = xla_devices.without_ranks(found.settings)
     if launcher is DEEPSPEED:
         with found.told_if_unreadable(command.words[0]):
             found.settings += deepspeed_hosts.read(settings, found.folder)
@@ -507,6 +509,11 @@ def _ranks_of_python(settings: Sequence[Setting], around: Sequence[str]) -> Iter
     if "sbatch" in around and not {*around} & {*TASK_STARTERS}:
         for name in ("ranks", "hosts"):
             yield Setting(name=name, value="1", origin="a batch script runs once")
+        return
+    pods = told.get("pods")
+    if pods is not None and (pods.number or 0) > 1 and not {*around} & {*STARTERS}:
+        # Each pod runs the command once.
+        yield from (msgspec.structs.replace(pods, name=name) for name in ("ranks", "hosts"))
         return
     nodes, each = told.get("nodes"), told.get("tasks-per-host")
     if tasks := told.get("tasks"):

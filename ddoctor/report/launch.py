@@ -15,7 +15,7 @@ from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.report import launch_length
+from ddoctor.report import launch_length, launch_megatron
 from ddoctor.report.places import listed
 from ddoctor.report.wording import counted
 
@@ -37,7 +37,8 @@ def starts(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "rendezvous", told
         degrees = [f"{letters} {one.value}" for letters, one in plan.degrees.items()]
         strategy, precision = _strategy(plan, script)
-        if told := ", ".join(filter(None, (strategy, *degrees, precision))):
+        parts = (strategy, *degrees, *launch_megatron.words(plan), precision)
+        if told := ", ".join(filter(None, parts)):
             yield "parallelism", told
         if told := _backend(plan, script):
             yield "backend", told
@@ -77,6 +78,9 @@ def _starts(plan: LaunchPlan) -> str:
     launch = plan.launch
     by = " in ".join((launch.launcher, *reversed(launch.around)))
     hosts, each, ranks = launch.hosts, plan.each, plan.ranks
+    if (devices := launch.get("xla-devices")) is not None:
+        of = "this host" if devices.value == "host" else f"the pod {devices.value}"
+        return f"a process for each TPU device of {of}, by {by}"
     if ranks == 1:
         return f"one process, by {by}"
     if hosts is not None and each is not None and hosts * each == ranks:
