@@ -16,7 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.launch_plan import LaunchPlan
+import msgspec
+
+from ddoctor.analysis.launch_plan import OF_RANKS, LaunchPlan
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -28,6 +30,9 @@ BY_DEEPSPEED = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
 ENV_OF_DEEPSPEED = ".deepspeed_env"
 # deepspeed/launcher/multinode_runner.py; those of Slurm and MPICH pass on the whole environment.
 RUNNERS = ("pdsh", "openmpi")
+NOT_PASSED = "not-passed."
+JOINING = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+"""What a script under plain Python reads; torchrun sets it for its ranks."""
 CHOSEN_BY_IT = "CUDA_VISIBLE_DEVICES"
 """DeepSpeed sets it on each host."""
 
@@ -78,6 +83,27 @@ def by_deepspeed(plan: LaunchPlan) -> Iterator[Finding]:
             "DeepSpeed passes on only variables whose names begin with "
             f"{', '.join(BY_DEEPSPEED)}, and those of {ENV_OF_DEEPSPEED}",
             f"env | grep -E '^({names})=' >> {ENV_OF_DEEPSPEED}  # where you start deepspeed",
+        )
+
+
+def by_ssh(plan: LaunchPlan) -> Iterator[Finding]:
+    """Variables before ssh, pdsh and the like, which start with those of a new login."""
+    launch = plan.launch
+    of_ranks = (*OF_RANKS, *JOINING * (launch.launcher == "python"))
+    last = {one.name: one for one in launch.settings if one.name.startswith(NOT_PASSED)}
+    lost = [
+        msgspec.structs.replace(one, name=f"env.{name.removeprefix(NOT_PASSED)}")
+        for name, one in last.items()
+        if name.removeprefix(NOT_PASSED).startswith(of_ranks)
+        and launch.get(f"env.{name.removeprefix(NOT_PASSED)}") is None
+    ]
+    program = launch.get("elsewhere")
+    if lost and program is not None:
+        line = " ".join(f"{one.name[4:]}={one.value}" for one in lost)
+        yield _finding(
+            lost,
+            f"{program.value} ({program.at}) starts them with the variables of a new login",
+            f'{program.value} … "export {line}; …"',
         )
 
 

@@ -69,6 +69,8 @@ SET_BY_SLURM = {
     "SLURM_CPUS_PER_TASK": "cpus-per-task",
     "SLURM_GPUS_PER_NODE": "gpus-per-host",
 }
+# ssh_config(5), SendEnv and SetEnv. What a file sets there is not known.
+PASSED_BY_SSH = re.compile(r"SendEnv|SetEnv|(?:^|[\s;&])(?:source|\.)\s")
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>|\bYOUR[_-]\w+|\bPATH_TO\b|\{\{.*\}\}")
 
 
@@ -195,6 +197,11 @@ def _of_remote(command: Command, found: _Found, around: tuple[str, ...]) -> Laun
     """What the shells of other machines get: a text in quotes, or the words of the line."""
     words = command.words
     found.settings.append(words[0].setting("elsewhere", words[0].text))
+    if not any(PASSED_BY_SSH.search(one) for one in command.texts):
+        found.settings += [
+            msgspec.structs.replace(one, name=f"not-passed.{one.name}") for one in command.variables
+        ]
+        command = replace(command, variables=())
     for at, word in enumerate(words[1:], 1):
         if len(word.text.split()) > 1:
             launch = _of_script("", word.text, (), command, found, around, word)

@@ -87,3 +87,37 @@ def test_variables_of_ray(tmp_path: Path, command: str, init: str, names: str) -
         if one.cause == CAUSE
     ]
     assert [one.because.partition(" (")[0] for one in found] == [names] * bool(names)
+
+
+REMOTE = """
+    export NCCL_SOCKET_IFNAME=eth1 EDITOR=vi
+    for host in n1 n2; do
+        {} "{}{}" &
+    done
+    wait
+"""
+JOINS = "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint n1:29500 "
+ENV_INIT = "RANK=0 python "
+
+
+@pytest.mark.parametrize(
+    ("program", "before", "starts", "names"),
+    [
+        ("ssh $host", "cd /work && ", JOINS, "NCCL_SOCKET_IFNAME"),
+        ("pdsh -w n1,n2", "", JOINS, "NCCL_SOCKET_IFNAME"),
+        ("MASTER_ADDR=n1 ssh $host", "", ENV_INIT, "NCCL_SOCKET_IFNAME, MASTER_ADDR"),
+        # torchrun gives its ranks its own address.
+        ("MASTER_ADDR=n1 ssh $host", "", JOINS, "NCCL_SOCKET_IFNAME"),
+        ("ssh $host", "export NCCL_SOCKET_IFNAME=$NCCL_SOCKET_IFNAME; ", JOINS, ""),
+        ("ssh $host", "NCCL_SOCKET_IFNAME=eth1 ", JOINS, ""),
+        ("ssh -o SendEnv=NCCL_SOCKET_IFNAME $host", "", JOINS, ""),
+        ("ssh $host", "source /work/env.sh; ", JOINS, ""),
+        ("bash -c", "", JOINS, ""),
+    ],
+)
+def test_variables_of_ssh(
+    tmp_path: Path, program: str, before: str, starts: str, names: str
+) -> None:
+    run = REMOTE.format(program, before, f"{starts}other.py")
+    found = [one for one in told(tmp_path, "bash run.sh", run_sh=run) if one.cause == CAUSE]
+    assert [one.because.partition(" (")[0] for one in found] == [names] * bool(names)

@@ -228,8 +228,12 @@ SHARED = """    megatron_lm_config:
 @pytest.mark.parametrize(
     ("config", "told", "batch"),
     [
-        (MEGATRON + SHARED, "Megatron-LM, TP 2, PP 2, bf16", "× 2 models × 2 micro-batches = 32"),
-        (MEGATRON, "Megatron-LM, bf16", "× 8 ranks = 64"),
+        (
+            MEGATRON + SHARED,
+            "Megatron-LM, TP 2, PP 2, DP 2, 2 micro-batches a step, bf16",
+            "× 2 models × 2 micro-batches = 32",
+        ),
+        (MEGATRON, "Megatron-LM, DP 8, bf16", "× 8 ranks = 64"),
         # Without Megatron-LM, its numbers say nothing of a step.
         (TWO_GPUS, "DDP, bf16", "× 2 ranks = 16"),
     ],
