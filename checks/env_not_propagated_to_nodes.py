@@ -16,8 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import msgspec
-
 from ddoctor.analysis.launch_plan import OF_RANKS, LaunchPlan
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -91,11 +89,11 @@ def by_ssh(plan: LaunchPlan) -> Iterator[Finding]:
     launch = plan.launch
     of_ranks = (*OF_RANKS, *JOINING * (launch.launcher == "python"))
     last = {one.name: one for one in launch.settings if one.name.startswith(NOT_PASSED)}
+    names = {f"env.{name.removeprefix(NOT_PASSED)}": one for name, one in last.items()}
     lost = [
-        msgspec.structs.replace(one, name=f"env.{name.removeprefix(NOT_PASSED)}")
-        for name, one in last.items()
-        if name.removeprefix(NOT_PASSED).startswith(of_ranks)
-        and launch.get(f"env.{name.removeprefix(NOT_PASSED)}") is None
+        Setting(name=name, value=one.value, file=one.file, line=one.line)
+        for name, one in names.items()
+        if name[4:].startswith(of_ranks) and launch.get(name) is None
     ]
     program = launch.get("elsewhere")
     if lost and program is not None:
