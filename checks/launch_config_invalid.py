@@ -89,7 +89,9 @@ def local_addresses(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
 def batches_that_do_not_divide(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """accelerate splits each batch between the ranks, and refuses one that does not divide."""
     ranks, split = plan.ranks or 1, plan.split
-    if ranks < 2 or split is None or not split.on:
+    # Of several, it is not known which one gets a loader.
+    several = len(script.of("accelerate.Accelerator")) > 1
+    if ranks < 2 or split is None or not split.on or several:
         return
     for one in script.of(LOADER):
         text = one.argument("batch_size", 1)

@@ -362,6 +362,15 @@ def test_batches_of_accelerate(tmp_path: Path, options: str, size: int | str, ca
     assert wanted & {*found} == ({cause} if cause else set())
 
 
+def test_batches_of_several_accelerators(tmp_path: Path) -> None:
+    given = "dataloader_config=DataLoaderConfiguration(split_batches=True)"
+    command = "accelerate launch --num_processes 4 train.py"
+    source = SPLIT.format(given, 30)
+    assert "launch-config-invalid" in causes(tmp_path, command, source)
+    other = f"{source}\n    plain = Accelerator()\n"
+    assert "launch-config-invalid" not in causes(tmp_path, command, other)
+
+
 @pytest.mark.parametrize(
     ("command", "config", "size", "told"),
     [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.script.sources import LOADER, ddp
+from tests.script.sources import ACCELERATE, LOADER, ddp
 
 VAL = "val_loader = DataLoader(held_out(), {}num_workers=4)\n"
 SHARED = "sampler=DistributedSampler(held_out(), shuffle=False), "
@@ -42,6 +42,26 @@ def evaluated(epoch: str, *, before: str = "pass", options: str = SHARED) -> str
     return ddp(head=EVALUATES.format(before=before), loader=loader, epoch=OTHER + epoch)
 
 
+PREPARED = (
+    ACCELERATE.replace("loader = accelerator.prepare", "loader, val_loader = accelerator.prepare")
+    .replace("adam(), loader)", "adam(), loader, val_loader)")
+    .replace(
+        "    model, opt", "    val_loader = DataLoader(load(args), num_workers=4)\n    model, opt"
+    )
+)
+READS = """\
+        with torch.no_grad():
+            for rows in val_loader:
+                total += model(**rows).loss
+        {}accelerator.wait_for_everyone()
+"""
+
+
+def prepared(reads: str) -> str:
+    return PREPARED.replace("        accelerator.wait_for_everyone()\n", reads, 1)
+
+
+GATHERED = "total = accelerator.gather_for_metrics(total).mean()\n        "
 SUMS = "right, seen = average(right), average(seen)"
 TWINS = {
     "an accuracy of a function that the ranks do not add up": (
@@ -54,6 +74,11 @@ TWINS = {
         evaluated(CALLED + TELLS, options="sampler=choose(held_out()), "),
         evaluated(CALLED + "print(f'rank {dist.get_rank()}: {score}')"),
         evaluated(CALLED + "history.append(score)"),
+    ),
+    "a loss of a part of the data under accelerate": (
+        "per-rank-metrics-or-logging",
+        prepared(READS.format("")),
+        prepared(READS.format(GATHERED)),
     ),
     "an accuracy that a loop counts and the ranks do not add up": (
         "per-rank-metrics-or-logging",
