@@ -107,6 +107,8 @@ class Script:
     _hidden: dict[str, Setting | None] = field(default_factory=dict)
     """What the variables of the function at hand were before it."""
     _loops: int = 0
+    _outer: tuple[int, int] = (0, 0)
+    """The branches and loops around the call of the function at hand."""
 
     def __post_init__(self) -> None:
         self.exported.update(self.variables)
@@ -205,6 +207,7 @@ class Script:
     ) -> Iterator[Command]:
         """Run a function, with the words after its name as its arguments."""
         name, arguments, hidden = words[0].text, self.arguments, self._hidden
+        outer, self._outer = self._outer, (len(self.branches.open), self._loops)
         self.functions.called.append(name)
         self.functions.within.append(name)
         self.arguments, self._hidden = [word.text for word in words[1:]], {}
@@ -221,7 +224,7 @@ class Script:
             if before is not None:
                 self.variables[inner] = before
         self.functions.within.pop()
-        self.arguments, self._hidden = arguments, hidden
+        self.arguments, self._hidden, self._outer = arguments, hidden, outer
 
     def _hide(self, own: Mapping[str, Setting]) -> None:
         """Keep what variables were outside of the function at hand."""
@@ -230,7 +233,8 @@ class Script:
 
     def _shift(self, count: str) -> None:
         """Drop the first arguments, where every run does so just once."""
-        if count.isdigit() and not self.branches.open and self._loops < 1:
+        within = (len(self.branches.open), self._loops)
+        if count.isdigit() and within == self._outer:
             self.arguments = self.arguments[int(count[:3]) :]
 
     def _set_array(self, array: re.Match[str], words: Sequence[Word]) -> None:

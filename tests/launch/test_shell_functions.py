@@ -61,6 +61,7 @@ def test_a_function_that_launches(tmp_path: Path, head: str) -> None:
         ('"$@"', 2),
         ("launch 4 train.py &\nwait", 4),
         ("if true; then\n launch 4 train.py\nfi", 4),
+        ("for seed in 1 2; do\n launch 4 train.py\ndone", 4),
         ("launch 4 train.py 2>&1 | tee log", 4),
         ("test -f data || exit 1\nlaunch 4 train.py", 4),
         # The last one counts.
@@ -74,7 +75,23 @@ def test_what_calls_a_function(tmp_path: Path, calls: str, ranks: int) -> None:
     script = MAIN.format(head="launch()", calls=calls)
     command = "bash run.sh launch 2 train.py"
     launch = launched(tmp_path, command, run_sh=script, train_py=SCRIPT)
-    assert launch.ranks == ranks
+    assert (launch.ranks, launch.arguments) == (ranks, ())
+
+
+@pytest.mark.parametrize(
+    ("lines", "arguments"),
+    [
+        ("shift", ("--lr", "1")),
+        ("shift 2", ("1",)),
+        # How often a loop runs, and whether a branch does, is not known.
+        ('while [ -n "$1" ]; do shift; done', ("a", "--lr", "1")),
+        ('if [ -n "$MODE" ]; then shift; fi', ("a", "--lr", "1")),
+    ],
+)
+def test_what_shift_drops(tmp_path: Path, lines: str, arguments: tuple[str, ...]) -> None:
+    script = f'{lines}\ntorchrun --nproc-per-node 2 train.py "$@"\n'
+    launch = launched(tmp_path, "bash run.sh a --lr 1", run_sh=script, train_py=SCRIPT)
+    assert launch.arguments == arguments
 
 
 def test_local_variables_end_with_their_function(tmp_path: Path) -> None:
