@@ -34,6 +34,11 @@ EXPLAINS = ("first-failure-masked",)
 LARGE = 60
 """GiB of weights in fp32, as FSDP's master copy has them, from which a gathered state matters."""
 
+FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
+TYPES = (f"{FSDP1}.state_dict_type", f"{FSDP1}.set_state_dict_type")
+OF_TORCH = "torch.distributed.checkpoint."
+STATES = (f"{OF_TORCH}get_model_state_dict", f"{OF_TORCH}get_state_dict")
+
 
 def in_a_launch(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """A checkpoint gathers a large model on rank 0."""
@@ -61,12 +66,6 @@ def in_a_launch(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 ),
             )
             return
-
-
-FSDP1 = "torch.distributed.fsdp.FullyShardedDataParallel"
-TYPES = (f"{FSDP1}.state_dict_type", f"{FSDP1}.set_state_dict_type")
-OF_TORCH = "torch.distributed.checkpoint."
-STATES = (f"{OF_TORCH}get_model_state_dict", f"{OF_TORCH}get_state_dict")
 
 
 def on_every_gpu(plan: LaunchPlan, script: Script, gpus: Gpus | None) -> Iterator[Finding]:
