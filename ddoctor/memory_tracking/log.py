@@ -63,14 +63,15 @@ class Held:
 
 
 def ordered(log: Iterable[Entry]) -> Iterator[Entry]:
-    """Yield the log with what is freed at once in the order of its allocation.
+    """Yield the log with what is freed at once newest first.
 
     Autocast frees its copies of weights by their addresses, which no two runs share. The order
-    changes neither a peak nor the free blocks of the allocator.
+    changes neither a peak nor the free blocks of the allocator. Newest first, the temporaries of an
+    optimizer's step read the same for any number of blocks, whose states are older.
     """
     for freed, found in groupby(log, key=lambda one: one.what == "free"):
         group = list(found)
-        yield from sorted(group, key=lambda one: one.number) if freed else group
+        yield from sorted(group, key=lambda one: -one.number) if freed else group
 
 
 def held(log: Iterable[Entry], kinds: Sequence[str]) -> Held:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import register_multi_grad_hook
-from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker, _FSDPRefType
 from torch.distributed._tools.mem_tracker import (
     MemTracker,
     _RefType,
@@ -237,4 +237,7 @@ class ShardedTracker(_Peaks, FSDPMemTracker):  # type: ignore[no-untyped-call]
 
     def __init__(self, model: nn.Module, optimizer: Optimizer, inputs: Iterable[Tensor]) -> None:
         super().__init__(model, optimizer)
+        # Before the parameters: between two blocks' parameters and buffers stands one of neither.
+        for buffer in model.buffers():
+            self._update_and_maybe_create_winfos(buffer, _FSDPRefType.BUFFER)
         self.track_inputs(tuple(inputs))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,12 +12,15 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ddoctor.forecast.model import step
+from ddoctor.forecast.model import optimizers, step
+from ddoctor.forecast.model.adapters import adapt
 from ddoctor.forecast.model.repeating import WORTH, deeper, equal_blocks
+from ddoctor.forecast.model.sharding import Sharding
+from ddoctor.forecast.options import Lora
 from ddoctor.memory_tracking.log import Entry
 from ddoctor.memory_tracking.periods import entries, tokens
 from tests.forecast.on_cpu import footprint
-from tests.forecast.ways import WAYS, AdamW
+from tests.forecast.ways import SPREAD, WAYS, AdamW
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
 
@@ -30,6 +34,8 @@ SMALL: Mapping[str, Any] = {
 LLAMA = partial(transformers.LlamaForCausalLM, transformers.LlamaConfig(**SMALL))
 ALL: Mapping[str, Mapping[str, Any]] = {**WAYS, "in halves": {"autocast": torch.bfloat16}}
 SAMPLED = ("recomputed in part",)
+# As on CUDA: its temporaries of all parameters exist at the same time.
+AT_ONCE = partial(optimizers.made, "adamw")
 
 
 def batch() -> Mapping[str, Tensor]:
@@ -46,9 +52,28 @@ def test_every_allocation_of_a_deep_model(way: str, monkeypatch: pytest.MonkeyPa
     assert told == footprint(LLAMA, batch, AdamW, **ALL[way])
 
 
-@pytest.mark.parametrize("autocast", [None, torch.bfloat16])
+@pytest.mark.ward
+@pytest.mark.parametrize("way", ["recomputed", "fsdp", "fsdp in halves", "accumulated"])
+def test_every_allocation_with_an_update_at_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = footprint(LLAMA, batch, AT_ONCE, **ALL[way])
+    monkeypatch.setattr(step, "equal_blocks", lambda model: None)
+    whole = footprint(LLAMA, batch, AT_ONCE, **ALL[way])
+    # The number of its kernels follows from their bytes, and only roughly.
+    assert replace(told, work=None) == replace(whole, work=None)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "adapted"),
+    [
+        (None, False),
+        *(
+            pytest.param(sharding, adapted, marks=pytest.mark.ward)
+            for sharding, adapted in ((None, True), (SPREAD, False), (SPREAD, True))
+        ),
+    ],
+)
 def test_what_a_plan_runs_is_not_the_whole_model(
-    autocast: torch.dtype | None, monkeypatch: pytest.MonkeyPatch
+    sharding: Sharding | None, adapted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = []
 
@@ -56,8 +81,13 @@ def test_what_a_plan_runs_is_not_the_whole_model(
         found.append(deeper(logs, depth))
         return found[-1]
 
+    def build() -> nn.Module:
+        # Scales of weights in 4 bits are buffers of each block.
+        return adapt(LLAMA(), Lora("r=2"), "nf4") if adapted else LLAMA()
+
     monkeypatch.setattr(step, "deeper", noted)
-    step.footprint(LLAMA, batch, AdamW, autocast=autocast, checkpointing="selective")
+    step.footprint(build, batch, AT_ONCE, autocast=torch.bfloat16, sharding=sharding)
+    assert len(found) == 1
     assert found != [None]
 
 
