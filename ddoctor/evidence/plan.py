@@ -35,6 +35,10 @@ Checkpointing = Annotated[str, msgspec.Meta(pattern=f"^(?:{CHECKPOINTING})$")]
 of matrix products and attention, which cost most to recompute. selective:op: of the products it
 keeps every second one, as torchtitan's policy of that name. selective:N: each Nth block recomputes,
 and the others keep all."""
+METHODS = r"sft|dpo|grpo(?::beta=0)?"
+Method = Annotated[str, msgspec.Meta(pattern=f"^(?:{METHODS})$")]
+"""dpo: two rows for each sample, and a frozen reference model. grpo: a sample is one completion; it
+has a reference as well, unless the weight of the divergence from it (beta) is 0."""
 GPUS_PER_HOST = 8
 Remedy = Literal["smaller batch", "checkpointing", "8 bits", "offload"]
 """Half the micro-batch; checkpointing of every block; 8-bit optimizer states; shards on the CPU."""
@@ -50,6 +54,8 @@ class MemoryParts(Part, frozen=True, kw_only=True):
     parameters: int = 0
     gradients: int = 0
     optimizer: int = 0
+    reference: int = 0
+    """Bytes of the frozen reference model of DPO and GRPO."""
     activations: int = 0
     logits: int = 0
     """Bytes of the output besides the loss: its copy in float32, intermediates, the gradient."""
@@ -57,6 +63,8 @@ class MemoryParts(Part, frozen=True, kw_only=True):
     """Bytes of copies in the compute dtype and temporaries of the optimizer's step."""
     communication: int = 0
     """Bytes of gradient buckets, and of gathered parameters and gradients of FSDP units."""
+    generation: int = 0
+    """Bytes of keys and values while completions are generated, or of vLLM on the same GPU."""
     unused: int = 0
     """Bytes that torch's allocator reserves but cannot use: rounding and fragmentation."""
     context: int = 0
@@ -64,8 +72,8 @@ class MemoryParts(Part, frozen=True, kw_only=True):
 
     @property
     def model(self) -> int:
-        """Bytes of parameters, gradients and optimizer states."""
-        return self.parameters + self.gradients + self.optimizer
+        """Bytes of parameters, gradients, optimizer states and the reference model."""
+        return self.parameters + self.gradients + self.optimizer + self.reference
 
     @property
     def total(self) -> int:
@@ -155,6 +163,9 @@ class Plan(Section, frozen=True, kw_only=True):
     device_memory: int
     """Bytes of a device that a process can use."""
     checkpointing: Checkpointing = "none"
+    method: Method = "sft"
+    cache: int = 0
+    """Bytes of keys and values of one sample while it is generated; 0: no model generates here."""
     way: Way = "closed form"
     coarse: str = ""
     """Why no step of the model could be traced; empty: one was, or none was requested."""

@@ -55,6 +55,8 @@ class Model:
     """The classes of these units; empty: not known."""
     work: StepWork | None = None
     """The operators of a step with one micro-batch; None: not known."""
+    forwards: int = 1
+    """Forward passes of a micro-batch: 2 if a reference model runs as well."""
     name: str = ""
     """The model's name; empty: not known."""
     coarse: str = ""

@@ -19,6 +19,7 @@ import msgspec
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
 from ddoctor.forecast import optimizers
+from ddoctor.forecast.method import Method
 from ddoctor.forecast.options import Attention, Lora, PlanRequest, Precision
 from ddoctor.launch import files
 
@@ -63,11 +64,14 @@ TARGETS = ("lora_target_modules", "lora_target")
 USUAL_TARGETS = "q_proj+v_proj"
 USUAL_RANK = 8
 # These go with --model, and are left out where another option describes the model.
-OF_MODEL = ("model", "attention", "loss", "lora", "quantize")
+OF_MODEL = ("model", "attention", "loss", "lora", "quantize", "method", "vllm_share")
+METHOD = ("rl", "stage")
+VLLM = ("use_vllm", "trl.use_vllm")
+VLLM_SHARE = ("vllm_gpu_memory_utilization", "trl.vllm_gpu_memory_utilization")
 OF_SAMPLES = ("sequence", "checkpointing")
 # They take memory, or save some, that no plan knows.
 BEYOND = (
-    *("rl", "stage", "use_vllm", "trl.use_vllm", "sample_packing", "packing"),
+    *(*METHOD, *VLLM, "sample_packing", "packing"),
     *("parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree"),
     *("parallelism.context_parallel_degree", "parallelism.expert_parallel_degree"),
     *("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree"),
@@ -112,7 +116,12 @@ def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
             if getattr(wanted, option) is None and option not in {*values, *without}:
                 values[option] = value
                 settings.append(_as_option(place, option, value))
-        beyond += [one for one in config.every(BEYOND) if one.value.lower() not in USUAL]
+        planned = config.planned
+        beyond += [
+            one
+            for one in config.every(BEYOND)
+            if one.value.lower() not in USUAL and one.name not in planned
+        ]
         accumulated = accumulated or config.accumulated
     wanted = replace(wanted, **values)
     if accumulated is not None and wanted.global_batch is None:
@@ -164,6 +173,12 @@ class _Config:
         one = self._first(("gradient_accumulation_steps",))
         return one if one is not None and (one.number or 0) > 1 else None
 
+    @property
+    def planned(self) -> Sequence[str]:
+        """The keys beyond the options of a step that this file's plan takes into account."""
+        method, share = self._method(), self._vllm_share()
+        return (*(METHOD if method is not None else ()), *(VLLM if share is not None else ()))
+
     def options(self) -> Iterator[tuple[str, Any, Setting]]:
         """Each option that the file decides, its value, and where it is written."""
         names: Mapping[str, Sequence[str]] = {"model": MODEL, "optimizer": OPTIMIZER}
@@ -184,6 +199,8 @@ class _Config:
             ("precision", self._precision()),
             ("lora", self._lora()),
             ("quantize", self._quantized()),
+            ("method", self._method()),
+            ("vllm_share", self._vllm_share()),
         ):
             if found is not None:
                 yield option, *found
@@ -273,6 +290,31 @@ class _Config:
         full = ",fp32" if precision is not None and precision[0] == "bf16" else ""
         text = f"r={width}{'' if every else f',targets={names}'}{dora}{full}"
         return Lora(text.replace(" ", "")), self._adapter
+
+    def _method(self) -> tuple[Method, Setting] | None:
+        one = self._first(METHOD)
+        if one is None or one.value not in ("dpo", "grpo"):
+            return None
+        # TRL's beta is 0 unless a file sets it, and then it loads no reference.
+        weight = self._first(("beta", "trl.beta", "rl_beta"))
+        with suppress(ValueError):
+            if one.value == "grpo" and (weight is None or float(weight.value) == 0):
+                return Method("grpo:beta=0"), one
+        return Method(one.value), one
+
+    def _vllm_share(self) -> tuple[float, Setting] | None:
+        """The share of a GPU that vLLM takes there, by default 0.3 in TRL; 0: on other GPUs."""
+        place, method = self._on(VLLM), self._method()
+        if place is None or method is None or not method[0].generates:
+            return None
+        mode = self._first(("vllm_mode", "trl.vllm_mode"))
+        share = self._first(VLLM_SHARE)
+        if mode is not None and mode.value == "server":
+            return 0.0, mode
+        with suppress(ValueError):
+            if share is not None and 0 < float(share.value) < 1:
+                return float(share.value), share
+        return (0.3, mode) if mode is not None and mode.value == "colocate" else None
 
     def _quantized(self) -> tuple[str, Setting] | None:
         bits = self._on(("load_in_4bit",)) or next(

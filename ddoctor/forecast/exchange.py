@@ -24,7 +24,7 @@ OF_NVLINK = 0.77
 # Computing is 18.9 % slower in the mean while GPUs communicate (arXiv 2507.03114: A100s, H100s).
 OVERLAPPED = 0.189
 # The backward pass has two matrix products for each one of the forward pass.
-FORWARD = 1 / 3
+BACKWARD = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +53,7 @@ class PlannedLinks:
         found = self._passes(model, strategy, gpus)
         if found is None:
             return None
-        forward, backward = FORWARD * computing, (1 - FORWARD) * computing
+        forward, backward = _split(model, computing)
         return max(0.0, found[0] - forward) + max(0.0, found[1] - backward)
 
     def slowdown(self, model: Model, strategy: Strategy, gpus: int, computing: float) -> float:
@@ -61,7 +61,7 @@ class PlannedLinks:
         found = self._passes(model, strategy, gpus)
         if found is None:
             return 0.0
-        forward, backward = FORWARD * computing, (1 - FORWARD) * computing
+        forward, backward = _split(model, computing)
         return OVERLAPPED * (min(forward, found[0]) + min(backward, found[1]))
 
     def _passes(self, model: Model, strategy: Strategy, gpus: int) -> tuple[float, float] | None:
@@ -79,13 +79,20 @@ class PlannedLinks:
         gather = (members - 1) / members / link.rate  # seconds of each byte
         if strategy == "ddp":
             return 0.0, 2 * gather * model.trainable * WEIGHT[model.precision]
-        gathered = gather * model.parameters * COMPUTING[model.precision]
-        again = 0.0 if strategy == "fsdp-gradients" else gathered
+        once = gather * model.parameters * COMPUTING[model.precision]
+        again = 0.0 if strategy == "fsdp-gradients" else once
         each = gather
         if strategy == "fsdp-hybrid" and self.between is not None:
             # Each GPU all-reduces its shard with other hosts, all GPUs of a host at the same time.
             each += 2 * (hosts - 1) / hosts / self.between.rate
-        return gathered, again + each * model.trainable * COMPUTING[model.precision]
+        forward = model.forwards * once
+        return forward, again + each * model.trainable * COMPUTING[model.precision]
+
+
+def _split(model: Model, computing: float) -> tuple[float, float]:
+    """Return the seconds of the forward passes, and those of the backward pass."""
+    forward = computing * model.forwards / (model.forwards + BACKWARD)
+    return forward, computing - forward
 
 
 def times(strategy: Strategy, accumulation: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import CHECKPOINTING
 from ddoctor.forecast import optimizers
+from ddoctor.forecast.method import Method
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 Attention = Literal["eager", "sdpa", "flash"]
@@ -78,6 +80,13 @@ def _recomputed(text: str) -> str:
             f"--checkpointing {text}: use none, every, selective, selective:op or selective:N"
         )
     return text
+
+
+def _share(text: str) -> float:
+    with suppress(ValueError):
+        if 0 <= float(text) < 1:
+            return float(text)
+    raise DoctorError(f"--vllm-share {text}: give a share of the GPU, such as 0.3")
 
 
 def _loss(text: str) -> str:
@@ -190,6 +199,24 @@ class PlanRequest:
             metavar="NAME",
             parser=partial(_one_of, Quantized, "--quantize"),
             help="Weights of --model in 4 bits, with --lora: nf4 or nf4-double.",
+        ),
+    ] = None
+    method: Annotated[
+        Method | None,
+        typer.Option(
+            metavar="NAME",
+            parser=Method,
+            help="Method for --model: sft, dpo, grpo, or grpo:beta=0 (no reference model); "
+            "default: sft.",
+        ),
+    ] = None
+    vllm_share: Annotated[
+        float | None,
+        typer.Option(
+            metavar="F",
+            parser=_share,
+            help="Share of each GPU that vLLM takes with --method grpo, e.g. 0.3; 0: other GPUs "
+            "generate.",
         ),
     ] = None
     gpu: Annotated[

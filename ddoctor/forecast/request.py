@@ -13,8 +13,10 @@ from ddoctor.evidence.limits import LARGEST
 from ddoctor.evidence.plan import Plan
 from ddoctor.forecast import config_files, devices, planning
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
+from ddoctor.forecast.companions import companions
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.from_run import RunBundle
+from ddoctor.forecast.method import SFT
 from ddoctor.forecast.options import PlanRequest, Precision
 
 if TYPE_CHECKING:
@@ -52,7 +54,7 @@ def plan(wanted: PlanRequest) -> Plan:
     usual = precision or "bf16-mixed", optimizer or "adamw"
     if wanted.model is not None or wanted.workload is not None:
         wanted = replace(wanted, micro_batch=wanted.micro_batch or 1)
-        model, forecast = _read(wanted, *usual)
+        model, forecast = _read(wanted, *usual, device)
     elif run is None or wanted.params is not None:
         model = _in_numbers(wanted, *usual)
     elif wanted.trainable is not None:
@@ -62,7 +64,14 @@ def plan(wanted: PlanRequest) -> Plan:
     if step is not None:
         step.check(model)
     planned = planning.plan(model, device, gpus, wanted, step, forecast)
-    return msgspec.structs.replace(planned, taken=taken.settings, beyond=taken.beyond)
+    method = (wanted.method or SFT).text
+    return msgspec.structs.replace(
+        planned,
+        taken=taken.settings,
+        beyond=taken.beyond,
+        method=method,
+        cache=0 if forecast is None else forecast.companions.cache,
+    )
 
 
 def _check(wanted: PlanRequest) -> None:
@@ -84,6 +93,13 @@ def _check(wanted: PlanRequest) -> None:
         raise DoctorError("--attention goes with --model: other models define it")
     if wanted.loss not in (None, "plain") and wanted.model is None:
         raise DoctorError("--loss goes with --model: other models define it")
+    method = wanted.method or SFT
+    if not method.plain and wanted.model is None:
+        raise DoctorError(f"--method {method.text} goes with --model")
+    if not method.plain and wanted.loss not in (None, "plain"):
+        raise DoctorError(f"--method {method.text} defines its own loss: pass --loss plain")
+    if wanted.vllm_share is not None and not method.generates:
+        raise DoctorError("--vllm-share goes with --method grpo, which generates completions")
     if (wanted.lora or wanted.quantize) is not None and wanted.model is None:
         raise DoctorError("--lora and --quantize go with --model: other models define it")
     if wanted.quantize is not None and wanted.lora is None:
@@ -114,13 +130,14 @@ def _device(wanted: PlanRequest, run: RunBundle | None) -> PlannedGpu:
 
 
 def _read(
-    wanted: PlanRequest, precision: Precision, optimizer: str
+    wanted: PlanRequest, precision: Precision, optimizer: str, device: PlannedGpu
 ) -> tuple[Model, Forecast | None]:
     """Return the model and its forecast; None: closed form, as it cannot run without data."""
     # These import torch.
     from ddoctor.forecast.model.blueprint import from_config, from_factory
     from ddoctor.forecast.model.forecasting import Forecast, Undecided
 
+    method = wanted.method or SFT
     blueprint = (
         from_config(
             wanted.model,
@@ -128,25 +145,38 @@ def _read(
             wanted.loss or "plain",
             lora=wanted.lora,
             quantized=wanted.quantize,
+            method=method,
         )
         if wanted.model is not None
         else from_factory(wanted.workload or "", wanted.sequence)
     )
+    model = blueprint.read(precision, optimizer)
+    model = replace(model, forwards=2 if method.compares else 1)
+    length = blueprint.length(wanted.sequence)
+    share = wanted.vllm_share
     forecast = Forecast(
         blueprint=blueprint,
         precision=precision,
         optimizer=optimizer,
         samples=wanted.micro_batch or 1,
-        length=blueprint.length(wanted.sequence),
+        length=length,
         checkpointing=wanted.checkpointing or "none",
+        companions=companions(
+            method,
+            model,
+            adapted=wanted.lora is not None,
+            cached=blueprint.cached,
+            length=length,
+            vllm=None if share is None else round(share * device.memory),
+        ),
     )
-    model = blueprint.read(precision, optimizer)
     try:
         model = replace(model, work=forecast.work)
     except Undecided as error:
-        if wanted.checkpointing not in (None, "none"):
+        if wanted.checkpointing not in (None, "none") or not method.plain:
+            without = "--checkpointing" if method.plain else "--method"
             raise DoctorError(
-                f"{error}, so only closed form can plan it: leave out --checkpointing, and pass "
+                f"{error}, so only closed form can plan it: leave out {without}, and pass "
                 "--activations"
             ) from None
         return replace(model, activations=wanted.activations or 0, coarse=str(error)), None

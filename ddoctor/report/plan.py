@@ -8,6 +8,7 @@ from math import floor, log10
 
 from ddoctor.evidence.plan import Plan, PlanRow, Schedule, StepTime, Strategy
 from ddoctor.evidence.section import Evidence
+from ddoctor.report import plan_method
 from ddoctor.report.wording import Grid, counted
 
 GIB = 2**30
@@ -23,16 +24,18 @@ HEADS = {
     "parameters": "param.",
     "gradients": "grad.",
     "optimizer": "optim.",
+    "reference": "ref.",
     "activations": "activ.",
     "logits": "logits",
     "temporaries": "temp.",
     "communication": "comm.",
+    "generation": "gener.",
     "unused": "unused",
     "context": "CUDA",
 }
 NARROW = {
-    "model": ("parameters", "gradients", "optimizer"),
-    "step": ("activations", "logits", "temporaries", "communication", "unused"),
+    "model": ("parameters", "gradients", "optimizer", "reference"),
+    "step": ("activations", "logits", "temporaries", "communication", "generation", "unused"),
     "CUDA": ("context",),
 }
 TAKEN = "← this"
@@ -106,6 +109,7 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
         how = f"{plan.precision}, {plan.optimizer}{_checkpointed(plan.checkpointing)}"
         samples = "" if plan.sequence is None else f", samples of {plan.sequence} tokens"
         yield "model", f"{plan.model}, {how}{samples}"
+        yield from plan_method.lines(plan)
         yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB available to a process"
         if plan.chosen is not None:
             yield "recommended", f"{plan.rows[plan.chosen].title}: {plan.reason}{_most(plan)}"
@@ -167,12 +171,14 @@ def _peak(plan: Plan) -> str:
     """Return the forecast peak and its range, of the chosen row or of the smallest one."""
     least = min(plan.rows, key=lambda row: row.parts.total)
     parts = (least if plan.chosen is None else plan.rows[plan.chosen]).parts
-    held = parts.total - parts.context
+    # What vLLM takes, no tensor of the training has.
+    beside = parts.context + (0 if plan.cache else parts.generation)
+    held = parts.total - beside
     reserved = f", {_gib(held)} reserved by torch's allocator" if parts.unused else ""
     return (
-        f"{_gib(parts.used - parts.context)} GiB allocated by tensors{reserved}, "
+        f"{_gib(parts.used - beside)} GiB allocated by tensors{reserved}, "
         f"{_gib(parts.total)} to {_gib(round(plan.doubt * parts.total))} in nvidia-smi, which "
-        "includes CUDA and NCCL"
+        f"includes CUDA{', vLLM' if beside > parts.context else ''} and NCCL"
     )
 
 

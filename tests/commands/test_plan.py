@@ -288,6 +288,18 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
             ("--model", "x", "--gpu", "h100", "--attention", "flash", "--precision", "fp32"),
             "not fp32",
         ),
+        (("--params", "1B", "--gpu", "h100", "--method", "dpo"), "--method dpo goes with --model"),
+        (("--params", "1B", "--gpu", "h100", "--method", "ppo"), "use sft, dpo, grpo"),
+        (
+            ("--model", "x", "--gpu", "h100", "--method", "dpo", "--loss", "fused"),
+            "pass --loss plain",
+        ),
+        (
+            ("--model", "x", "--gpu", "h100", "--vllm-share", "0.3"),
+            "--vllm-share goes with --method grpo",
+        ),
+        (("--model", "x", "--gpu", "h100", "--vllm-share", "1"), "a share of the GPU"),
+        (("--model", "x", "--gpu", "h100", "--vllm-share", "nan"), "a share of the GPU"),
         (("--params", "1B", "--gpu", "h100", "--force"), "--force goes with --write"),
     ],
 )

@@ -245,3 +245,40 @@ def test_files_that_cannot_be_taken(tmp_path: Path, text: str, suffix: str, word
 def test_a_file_that_is_missing(tmp_path: Path) -> None:
     with pytest.raises(DoctorError, match="No such file"):
         config_files.completed(PlanRequest(configs=[tmp_path / "none.yaml"]))
+
+
+PREFERENCES = AXOLOTL.replace("sample_packing: true\n", "")
+
+
+@pytest.mark.parametrize(
+    ("more", "method", "share", "beyond"),
+    [
+        ("rl: dpo\nrl_beta: 0.1\n", "dpo", None, []),
+        ("stage: dpo\n", "dpo", None, []),
+        ("rl: kto\n", None, None, ["rl"]),
+        ("rl: grpo\n", "grpo:beta=0", None, []),
+        ("rl: grpo\ntrl:\n  beta: 0.0\n", "grpo:beta=0", None, []),
+        ("rl: grpo\ntrl:\n  beta: 0.04\n  use_vllm: true\n", "grpo", None, ["trl.use_vllm"]),
+        (
+            "rl: grpo\ntrl:\n  use_vllm: true\n  vllm_mode: colocate\n"
+            "  vllm_gpu_memory_utilization: 0.15\n",
+            "grpo:beta=0",
+            0.15,
+            [],
+        ),
+        ("rl: grpo\nuse_vllm: true\nvllm_mode: colocate\n", "grpo:beta=0", 0.3, []),
+        ("rl: grpo\nuse_vllm: true\nvllm_mode: server\n", "grpo:beta=0", 0.0, []),
+        ("use_vllm: true\nvllm_mode: server\n", None, None, ["use_vllm"]),
+    ],
+)
+def test_preferences_and_rewards(
+    tmp_path: Path, more: str, method: str | None, share: float | None, beyond: list[str]
+) -> None:
+    wanted, taken = read(tmp_path, PREFERENCES + more)
+    assert (wanted.method.text if wanted.method else None, wanted.vllm_share) == (method, share)
+    assert [one.name for one in taken.beyond] == beyond
+
+
+def test_a_model_in_numbers_has_no_method(tmp_path: Path) -> None:
+    wanted, _ = read(tmp_path, PREFERENCES + "rl: dpo\n", params="7B")
+    assert wanted.method is None

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +19,12 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.method import SFT, Method
 from ddoctor.forecast.model.adapters import adapt, hidden
+from ddoctor.forecast.model.caches import cached
 from ddoctor.forecast.model.losses import replace_loss
+from ddoctor.forecast.model.outcome import Outcome
+from ddoctor.forecast.model.preferences import replace_step
 from ddoctor.forecast.options import Attention, Lora, Precision, Quantized
 from ddoctor.memory_sweep.work import Shape, check_loss, checked, factory
 from ddoctor.memory_tracking.blocks import rows
@@ -110,6 +114,8 @@ class Blueprint:
     """Whether it computes in bfloat16 by autocast, even with weights in bfloat16."""
     longest: int | None = None
     """Longest sequence of its position embeddings; None: no limit, or it reads no sequences."""
+    cached: int | None = None
+    """Numbers that it keeps of each token while it generates; None: not known."""
 
     def length(self, wanted: int | None) -> int:
         """Return the length of its samples: the given one, or a usual one.
@@ -152,12 +158,14 @@ def from_config(
     *,
     lora: Lora | None = None,
     quantized: Quantized | None = None,
+    method: Method = SFT,
 ) -> Blueprint:
     """Return the model of a Hugging Face config file, its folder, or a model name on the Hub.
 
     ``attention``: None: as transformers chooses, which is sdpa if the model has it. The kernels of
     flash attention keep what sdpa keeps, which chooses the same ones. ``loss``: plain, as the model
     computes it, or as ``losses.replace_loss`` names it. ``lora``, ``quantized``: as ``adapt``.
+    ``method``: as ``replace_step``.
 
     Raises:
         DoctorError: it cannot be read, names no architecture, or ddoctor cannot make its input.
@@ -196,10 +204,14 @@ def from_config(
     if longest is not None and not (isinstance(longest, int) and longest > 0):
         raise DoctorError(f"--model {source}: its longest sequence is no number above 0: {longest}")
 
+    feed = _feeder(source, kind, config)
+
     def build() -> nn.Module:
         model = kind(config)
         if loss != "plain":
             replace_loss(model, loss)
+        if not method.plain:
+            replace_step(model, method)
         return model if lora is None else adapt(model, lora, quantized)
 
     return Blueprint(
@@ -210,9 +222,10 @@ def from_config(
         + (f" with LoRA {lora.text}" if lora is not None else "")
         + (f" on weights in 4 bits ({quantized})" if quantized else ""),
         build=build,
-        batch=_feeder(source, kind, config),
+        batch=lambda samples, length: feed(method.rows * samples, length),
         autocast=lora is not None and lora.full,
         longest=longest,
+        cached=cached(of_text),
     )
 
 
@@ -272,12 +285,6 @@ def _feeder(source: str, kind: Any, config: Any) -> Callable[[int, int], Batch]:
     return lambda samples, length: {
         key: make(config, samples, length) for key, make in makes.items()
     }
-
-
-class Outcome(NamedTuple):
-    """The outputs of a forward pass, as a tuple, in which FSDP finds tensors."""
-
-    loss: Tensor
 
 
 class Trained(nn.Module):

@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
 from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, ForecastRow
+from ddoctor.forecast.companions import NONE, Companions
 from ddoctor.forecast.model import optimizers
 from ddoctor.forecast.model.adapters import halve
 from ddoctor.forecast.model.blueprint import Blueprint, said
@@ -63,6 +64,7 @@ class Forecast:
     samples: int
     length: int
     checkpointing: Checkpointing = "none"
+    companions: Companions = NONE
     _steps: dict[tuple[Sharding | None, int], Footprint] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -73,6 +75,16 @@ class Forecast:
         Raises:
             DoctorError: the model's forward pass depends on the values that it computes.
         """
+        step = self._in_step(row)
+        return max(step, self._generating(row) or step, key=lambda one: one.total)
+
+    def _generating(self, row: ForecastRow) -> MemoryParts | None:
+        """Return the memory while the model generates; None: it does not."""
+        found = self._spread(row)
+        casts = found.gradients // 2 if self.precision.endswith("mixed") else 0
+        return self.companions.generating(self._in_step(row), row, self.samples, casts)
+
+    def _in_step(self, row: ForecastRow) -> MemoryParts:
         found = self._spread(row)
         beside = 0
         if row.strategy == "ddp":
@@ -89,7 +101,7 @@ class Forecast:
         def of(*names: str) -> int:
             return sum(parts.get(name, 0) for name in names)
 
-        return MemoryParts(
+        tensors = MemoryParts(
             parameters=of("Parameter", "Sharded Param", "Buffer"),
             gradients=of("Gradient", "Sharded Grad"),
             optimizer=found.states,
@@ -105,6 +117,7 @@ class Forecast:
             unused=max(0, found.reserved - found.total),
             context=CONTEXT + (LIBRARY if row.gpus > 1 else 0),
         )
+        return self.companions.added(tensors, row)
 
     def host(self, row: ForecastRow) -> int:
         """Return bytes of parameters, gradients and states that FSDP keeps in host memory."""
@@ -112,10 +125,13 @@ class Forecast:
             return 0
         shares = self._spread(replace(row, strategy="fsdp"))
         lying = shares.peaks[-1].parts
-        return lying["Sharded Param"] + shares.gradients // row.gpus + shares.states
+        trained = lying["Sharded Param"] + shares.gradients // row.gpus + shares.states
+        return trained + self.companions.on_host(row)
 
     def moment(self, row: ForecastRow) -> str:
         """Return the phase and the module of the peak."""
+        if self.parts(row) != self._in_step(row):
+            return "generation of completions"
         peak = self._spread(row).peak
         module = peak.module.partition(".")[2]
         at = f", at {module}" if module and peak.phase != "optimizer" else ""
@@ -129,7 +145,7 @@ class Forecast:
         """
         one = self._spread(row)
         two = replace(self, samples=2 * self.samples)._spread(row)
-        now = self.parts(row)
+        now = self._in_step(row)
         beside = now.used - one.total
         doubled = {peak.phase: peak.total for peak in two.peaks}
 
@@ -146,8 +162,13 @@ class Forecast:
 
         if not (found := most(now.unused / now.used)):
             return found
-        near = replace(self, samples=found).parts(row)
-        return most(near.unused / near.used)
+        near = replace(self, samples=found)._in_step(row)
+        found = most(near.unused / near.used)
+        generating = self._generating(row)
+        if generating is None:
+            return found
+        room = memory / self.doubt - generating.total + generating.generation
+        return min(found, max(0, int(self.samples * room / generating.generation)))
 
     def without_checkpointing(self, row: ForecastRow) -> MemoryParts | None:
         """Return the memory without activation checkpointing; None: it is off."""

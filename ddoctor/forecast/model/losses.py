@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from types import MethodType, SimpleNamespace
+from types import MethodType
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from ddoctor.errors import DoctorError
+from ddoctor.forecast.model.outcome import Outcome
 
 CHUNKED = re.compile(r"chunked:(\d+)")
 
@@ -29,13 +30,13 @@ def replace_loss(model: nn.Module, loss: str) -> nn.Module:
         )
     chunks = CHUNKED.fullmatch(loss)
 
-    def forward(self: nn.Module, labels: Tensor, **inputs: Any) -> SimpleNamespace:
+    def forward(self: nn.Module, labels: Tensor, **inputs: Any) -> Outcome:
         hidden: Tensor = inner(**inputs)[0]
         if chunks is not None:
-            return SimpleNamespace(loss=_in_chunks(head, hidden, labels, int(chunks[1])))
+            return Outcome(loss=_in_chunks(head, hidden, labels, int(chunks[1])))
         rows = hidden.flatten(0, 1)
         fused: Any = _Fused.apply
-        return SimpleNamespace(loss=fused(rows, head.weight, labels.flatten()))
+        return Outcome(loss=fused(rows, head.weight, labels.flatten()))
 
     model.forward = MethodType(forward, model)
     return model
