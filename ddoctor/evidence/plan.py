@@ -150,6 +150,25 @@ class Schedule(Part, frozen=True, kw_only=True):
     """Origin of that time; None: the user stated the time of a step."""
 
 
+class SampleLengths(Part, frozen=True, kw_only=True):
+    """The lengths of a dataset's samples, in tokens."""
+
+    samples: Annotated[int, msgspec.Meta(ge=1)]
+    mean: float
+    longest: int
+    cut: int = 0
+    """Number of samples that are longer, and are cut."""
+    padded: float
+    """Mean length of a batch that is padded to its longest sample."""
+    packed: bool = False
+    """Whether samples fill whole rows, so that nothing is padded."""
+
+    @property
+    def padding(self) -> float:
+        """Share of the tokens of padded batches that are padding, 0 to 1."""
+        return 1 - self.mean / self.padded if self.padded else 0.0
+
+
 class Plan(Section, frozen=True, kw_only=True):
     """Strategies × numbers of GPUs, and the recommended row."""
 
@@ -182,6 +201,8 @@ class Plan(Section, frozen=True, kw_only=True):
     """Classes of the model's blocks, each of which FSDP would wrap; empty: not known."""
     sequence: int | None = None
     """Tokens per sample; None: not known, or the samples have none."""
+    lengths: SampleLengths | None = None
+    """Lengths of the samples; None: not stated."""
     micro_batch: int | None = None
     largest_micro_batch: int | None = None
     """Largest micro-batch of the recommended row; None: not known."""

@@ -66,12 +66,13 @@ USUAL_RANK = 8
 # These go with --model, and are left out where another option describes the model.
 OF_MODEL = ("model", "attention", "loss", "lora", "quantize", "method", "vllm_share")
 METHOD = ("rl", "stage")
+PACKING = ("sample_packing", "packing")
 VLLM = ("use_vllm", "trl.use_vllm")
 VLLM_SHARE = ("vllm_gpu_memory_utilization", "trl.vllm_gpu_memory_utilization")
 OF_SAMPLES = ("sequence", "checkpointing")
 # They take memory, or save some, that no plan knows.
 BEYOND = (
-    *(*METHOD, *VLLM, "sample_packing", "packing"),
+    *(*METHOD, *VLLM, *PACKING),
     *("parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree"),
     *("parallelism.context_parallel_degree", "parallelism.expert_parallel_degree"),
     *("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree"),
@@ -89,6 +90,8 @@ class Taken:
     """The options that they give, where the command line gives none."""
     beyond: tuple[Setting, ...]
     """What they ask for and no plan knows."""
+    packed: bool = False
+    """Whether samples are packed into rows, and the plan knows their lengths."""
 
 
 def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
@@ -130,7 +133,11 @@ def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
             samples = (accumulated.number or 1) * each * int(gpus)
             wanted = replace(wanted, global_batch=samples)
             settings.append(_as_option(accumulated, "global_batch", samples))
-    return wanted, Taken(tuple(settings), tuple(beyond))
+    packing = [one for one in beyond if one.name in PACKING]
+    # Only the kernels of flash attention keep the samples of a row apart without a mask.
+    if packed := bool(packing) and wanted.lengths is not None and wanted.attention == "flash":
+        beyond = [one for one in beyond if one not in packing]
+    return wanted, Taken(tuple(settings), tuple(beyond), packed)
 
 
 def _as_option(place: Setting, option: str, value: object) -> Setting:

@@ -159,6 +159,14 @@ class PlanRequest:
         int | None,
         typer.Option(metavar="N", help="Tokens per sample; default for --model: 2048.", min=1),
     ] = None
+    lengths: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Lengths of --model's samples in tokens, one a line or as JSON: for padding; "
+            "--sequence cuts longer ones.",
+        ),
+    ] = None
     checkpointing: Annotated[
         str | None,
         typer.Option(

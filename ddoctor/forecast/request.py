@@ -10,8 +10,9 @@ import msgspec
 from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.limits import LARGEST
-from ddoctor.evidence.plan import Plan
+from ddoctor.evidence.plan import Plan, SampleLengths
 from ddoctor.forecast import config_files, devices, planning
+from ddoctor.forecast import lengths as sample_lengths
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
 from ddoctor.forecast.companions import companions
 from ddoctor.forecast.devices import PlannedGpu
@@ -44,6 +45,9 @@ def plan(wanted: PlanRequest) -> Plan:
     device = _device(wanted, run)
     gpus = tuple(units.product("--gpus", one) for one in (wanted.gpus or USUAL_GPUS).split(","))
     step, forecast = None, None
+    lengths = _lengths(wanted, packed=taken.packed)
+    if lengths is not None:
+        wanted = sample_lengths.applied(wanted, lengths)
     precision, optimizer = wanted.precision, wanted.optimizer
     if run is not None:
         step = run.step(device, wanted.micro_batch)
@@ -54,7 +58,7 @@ def plan(wanted: PlanRequest) -> Plan:
     usual = precision or "bf16-mixed", optimizer or "adamw"
     if wanted.model is not None or wanted.workload is not None:
         wanted = replace(wanted, micro_batch=wanted.micro_batch or 1)
-        model, forecast = _read(wanted, *usual, device)
+        model, forecast = _read(wanted, *usual, device, lengths)
     elif run is None or wanted.params is not None:
         model = _in_numbers(wanted, *usual)
     elif wanted.trainable is not None:
@@ -70,6 +74,7 @@ def plan(wanted: PlanRequest) -> Plan:
         taken=taken.settings,
         beyond=taken.beyond,
         method=method,
+        lengths=lengths,
         cache=0 if forecast is None else forecast.companions.cache,
     )
 
@@ -93,6 +98,8 @@ def _check(wanted: PlanRequest) -> None:
         raise DoctorError("--attention goes with --model: other models define it")
     if wanted.loss not in (None, "plain") and wanted.model is None:
         raise DoctorError("--loss goes with --model: other models define it")
+    if wanted.lengths is not None and wanted.model is None:
+        raise DoctorError("--lengths goes with --model")
     method = wanted.method or SFT
     if not method.plain and wanted.model is None:
         raise DoctorError(f"--method {method.text} goes with --model")
@@ -129,8 +136,19 @@ def _device(wanted: PlanRequest, run: RunBundle | None) -> PlannedGpu:
     raise DoctorError("choose the GPU in one way: --gpu h100-80 or --device-memory 24GiB")
 
 
+def _lengths(wanted: PlanRequest, *, packed: bool) -> SampleLengths | None:
+    if wanted.lengths is None:
+        return None
+    rows = (wanted.method or SFT).rows * (wanted.micro_batch or 1)
+    return sample_lengths.read(wanted.lengths).of_batches(wanted.sequence, rows, packed=packed)
+
+
 def _read(
-    wanted: PlanRequest, precision: Precision, optimizer: str, device: PlannedGpu
+    wanted: PlanRequest,
+    precision: Precision,
+    optimizer: str,
+    device: PlannedGpu,
+    lengths: SampleLengths | None,
 ) -> tuple[Model, Forecast | None]:
     """Return the model and its forecast; None: closed form, as it cannot run without data."""
     # These import torch.
@@ -150,6 +168,8 @@ def _read(
         if wanted.model is not None
         else from_factory(wanted.workload or "", wanted.sequence)
     )
+    if lengths is not None:
+        sample_lengths.check(lengths, blueprint.name, blueprint.longest)
     model = blueprint.read(precision, optimizer)
     model = replace(model, forwards=2 if method.compares else 1)
     length = blueprint.length(wanted.sequence)
@@ -171,7 +191,10 @@ def _read(
         ),
     )
     try:
-        model = replace(model, work=forecast.work)
+        padded = forecast
+        if lengths is not None and not lengths.packed:
+            padded = replace(forecast, length=max(1, round(lengths.padded)))
+        model = replace(model, work=padded.work)
     except Undecided as error:
         if wanted.checkpointing not in (None, "none") or not method.plain:
             without = "--checkpointing" if method.plain else "--method"

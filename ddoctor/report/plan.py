@@ -8,7 +8,7 @@ from math import floor, log10
 
 from ddoctor.evidence.plan import Plan, PlanRow, Schedule, StepTime, Strategy
 from ddoctor.evidence.section import Evidence
-from ddoctor.report import plan_method
+from ddoctor.report import plan_lengths, plan_method
 from ddoctor.report.wording import Grid, counted
 
 GIB = 2**30
@@ -110,6 +110,7 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
         samples = "" if plan.sequence is None else f", samples of {plan.sequence} tokens"
         yield "model", f"{plan.model}, {how}{samples}"
         yield from plan_method.lines(plan)
+        yield from plan_lengths.lines(plan)
         yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB available to a process"
         if plan.chosen is not None:
             yield "recommended", f"{plan.rows[plan.chosen].title}: {plan.reason}{_most(plan)}"
