@@ -150,6 +150,19 @@ class Schedule(Part, frozen=True, kw_only=True):
     """Origin of that time; None: the user stated the time of a step."""
 
 
+class HostPeaks(Part, frozen=True, kw_only=True):
+    """The host memory of loading the weights and of saving them, in bytes."""
+
+    ranks: Annotated[int, msgspec.Meta(ge=1, le=GPUS_PER_HOST)]
+    """Ranks of a host."""
+    loading: int
+    """Bytes of the copy of the weights that each rank makes, unless rank 0 loads alone."""
+    mapped: bool = False
+    """Whether weights keep the usual dtype of files, so that ranks share the mapped file."""
+    saving: int = 0
+    """Bytes of a full state dict on rank 0; 0: the GPUs have the whole model."""
+
+
 class SampleLengths(Part, frozen=True, kw_only=True):
     """The lengths of a dataset's samples, in tokens."""
 
@@ -225,6 +238,9 @@ class Plan(Section, frozen=True, kw_only=True):
     """Bytes of a checkpoint of all parameters in their training dtype."""
     checkpoint_bf16: int | None = None
     """The same in bfloat16, if smaller; in bytes."""
+
+    host_peaks: HostPeaks | None = None
+    """Host memory of loading and saving; None: not known, as for weights in 4 bits."""
 
     def __post_init__(self) -> None:
         if self.chosen is not None and not 0 <= self.chosen < len(self.rows):

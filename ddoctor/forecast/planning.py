@@ -12,6 +12,7 @@ from ddoctor.evidence.plan import GPUS_PER_HOST, Fit, Plan, PlanRow, Schedule, S
 from ddoctor.forecast import timing
 from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, ClosedForm, ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu
+from ddoctor.forecast.host_peaks import host_peaks
 from ddoctor.forecast.measured import MeasuredStep
 from ddoctor.forecast.optimizers import OPTIMIZERS
 from ddoctor.forecast.options import PlanRequest
@@ -80,6 +81,7 @@ def plan(
         schedule=(
             None if best is None else schedule(work, best.gpus, best.accumulation, best.step)
         ),
+        host_peaks=None if work.quantize else host_peaks(model, shown),
         checkpoint=round(weights),
         checkpoint_bf16=round(half) if half < weights else None,
     )

@@ -8,7 +8,7 @@ from math import floor, log10
 
 from ddoctor.evidence.plan import Plan, PlanRow, Schedule, StepTime, Strategy
 from ddoctor.evidence.section import Evidence
-from ddoctor.report import plan_lengths, plan_method
+from ddoctor.report import plan_host, plan_lengths, plan_method
 from ddoctor.report.wording import Grid, counted
 
 GIB = 2**30
@@ -122,6 +122,7 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
                 f"{plan.checkpoint / 1e9:.1f} GB with weights as trained (fp32), "
                 f"{plan.checkpoint_bf16 / 1e9:.1f} GB in bf16",
             )
+        yield from plan_host.lines(plan)
         yield "forecast", f"{_way(plan)}; `fits` leaves room for {plan.doubt:g} times the forecast"
         yield "peak", _peak(plan)
         if plan.beyond:
