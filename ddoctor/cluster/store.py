@@ -48,6 +48,8 @@ SILENT_SECONDS = 20.0
 """A rank that is silent for longer is stopped or dead. Swapping delays a message by seconds."""
 ENDING_SILENT_SECONDS = 5.0
 """The same once a signal has asked for the end, because torchrun kills its ranks after 30 s."""
+ENDING_TICKS = 3
+"""Nor is a rank silent then that was asked for less than this many ticks."""
 
 HEARTBEAT = "heartbeat"
 """Key of the counter that rank 0 increments while it runs."""
@@ -60,7 +62,7 @@ FINISHED = "finished"
 
 
 Topic = Literal[
-    "answer", "end", "order", "progress", "rank", "record", "row", "section", "stop", "window"
+    "answer", "directive", "order", "progress", "rank", "record", "row", "section", "slots", "stop"
 ]
 
 

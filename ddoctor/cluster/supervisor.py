@@ -18,6 +18,7 @@ from ddoctor.cluster.reachability import attempts
 from ddoctor.cluster.store import (
     BEAT_SECONDS,
     ENDING_SILENT_SECONDS,
+    ENDING_TICKS,
     FINISHED,
     HEARTBEAT,
     SILENT_SECONDS,
@@ -104,10 +105,14 @@ class CoordinatorHeartbeat:
         if now - self._asked < BEAT_SECONDS:
             return
         self._asked = now
-        counted = self._store.add(HEARTBEAT, 0)
+        self.heard(self._store.add(HEARTBEAT, 0))
+
+    def heard(self, counted: int) -> None:
+        """Take the counter as it was just read; raise CoordinatorLost if it stays the same."""
+        now = time.monotonic()
         limit = (SILENT_SECONDS if counted else self._join_limit) * self._store.crowding
         if self.ending:
-            limit = ENDING_SILENT_SECONDS
+            limit = max(ENDING_SILENT_SECONDS, ENDING_TICKS * self._store.tick)
         if counted != self._count:
             self._count, self._heard = counted, now
         elif now - self._heard > limit:

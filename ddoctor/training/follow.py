@@ -6,7 +6,9 @@ from ddoctor.cluster.store import FINISHED, ClusterStore, compressed, key
 from ddoctor.cluster.supervisor import CoordinatorHeartbeat, orders
 from ddoctor.training.child import Child, NewChild
 from ddoctor.training.gathering import Answers
-from ddoctor.training.messages import UNRECORDED, Record, TurnOrder, Unrecorded
+from ddoctor.training.line import Direct, Line
+from ddoctor.training.messages import UNRECORDED, Directive, Record, TurnOrder, Unrecorded
+from ddoctor.training.reporting import reply
 
 
 def follow(store: ClusterStore, child: Child, new_child: NewChild, join_limit: float) -> int | None:
@@ -32,31 +34,34 @@ def follow(store: ClusterStore, child: Child, new_child: NewChild, join_limit: f
 def _turn(
     store: ClusterStore, child: Child, turn: int, coordinator: CoordinatorHeartbeat
 ) -> Record:
-    rank = child.launched.rank
+    launched = child.launched
+    if child.whole:
+        line: Direct | Line = Line(store, turn, launched)
+    else:
+        line = Direct(store, turn, launched.rank, store.tick)
     answers = Answers(store, turn, child) if child.whole else None
     while not child.over:
-        store.set(key("progress", turn, rank), child.now())
-        coordinator.check()
-        _obey(store, child, turn)
-        if store.get(key("end", turn), bool):
+        said = line.exchange(child.now())
+        coordinator.heard(said.beat)
+        _obey(child, said.directive)
+        if said.directive.end:
             child.end(sample=True)
         if answers is not None:
-            answers.look()
-        child.watch(store.tick)
+            answers.look(said.directive.window)
+        child.watch(line.tick)
         coordinator.ending = child.interrupted
     if answers is not None:
         answers.finish()
     # It may come only now: then the ranks that stopped in time have broken the connections.
-    _obey(store, child, turn)
-    store.set(key("progress", turn, rank), child.now())
+    _obey(child, reply(store, turn).directive)
+    line.exchange(child.now())
     record = child.record()
-    store.set(key("record", turn, rank), compressed(record))
+    store.set(key("record", turn, launched.rank), compressed(record))
     return record
 
 
-def _obey(store: ClusterStore, child: Child, turn: int) -> None:
-    stop = store.get(key("stop", turn), int)
-    if stop == UNRECORDED:
+def _obey(child: Child, directive: Directive) -> None:
+    if directive.stop == UNRECORDED:
         raise Unrecorded
-    if stop is not None:
-        child.stop_at(stop)
+    if directive.stop is not None:
+        child.stop_at(directive.stop)

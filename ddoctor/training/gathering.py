@@ -6,24 +6,13 @@ from contextlib import suppress
 from threading import Thread
 from time import perf_counter
 
-import msgspec
-
 from ddoctor.cluster.store import ClusterStore, StoreLost, compressed, decompressed, key
 from ddoctor.training.child import Child
-from ddoctor.training.messages import Record
+from ddoctor.training.messages import Record, Window
+from ddoctor.training.reporting import Followers
 
 ANSWER_SECONDS = 20.0
 """A rank answers within a tick; with its stack and its host, it takes up to 20 s."""
-
-
-class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What rank 0 asks for."""
-
-    number: int
-    first: int
-    """The first step whose row is wanted."""
-    stack: bool = False
-    """Whether the stack of the main thread and the sections of the host are wanted, too."""
 
 
 class Answers:
@@ -34,9 +23,8 @@ class Answers:
         self._done = 0
         self._thread: Thread | None = None
 
-    def look(self) -> None:
+    def look(self, window: Window | None) -> None:
         """Answer the last window, if there is a new one."""
-        window = self._store.get(key("window", self._turn), Window)
         if window is None or window.number <= self._done:
             return
         self.finish()
@@ -61,8 +49,8 @@ class Answers:
 class Gathering:
     """On rank 0: one question at a time."""
 
-    def __init__(self, store: ClusterStore, turn: int, child: Child) -> None:
-        self._store, self._turn, self._child = store, turn, child
+    def __init__(self, followers: Followers, child: Child) -> None:
+        self._followers, self._child = followers, child
         self._window: Window | None = None
         self._own: Record | None = None
         self._asked = 0.0
@@ -78,7 +66,7 @@ class Gathering:
         self._number += 1
         self._window = Window(number=self._number, first=first, stack=stack)
         self._asked = perf_counter()
-        self._store.set(key("window", self._turn), self._window)
+        self._followers.want(window=self._window)
         self._own = self._child.so_far(first, stack=stack)
 
     def answers(self) -> list[Record] | None:
@@ -86,9 +74,10 @@ class Gathering:
         assert self._window is not None
         assert self._own is not None
         size = self._child.launched.world_size
-        keys = {rank: key("row", self._turn, self._number, rank) for rank in range(1, size)}
-        texts = self._store.get_all(keys, str)
-        late = perf_counter() - self._asked > ANSWER_SECONDS * self._store.crowding
+        store, turn = self._followers.store, self._followers.turn
+        keys = {rank: key("row", turn, self._number, rank) for rank in range(1, size)}
+        texts = store.get_all(keys, str)
+        late = perf_counter() - self._asked > ANSWER_SECONDS * store.crowding
         if len(texts) < len(keys) and not late:
             return None
         self._window = None

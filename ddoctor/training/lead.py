@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, inf
+from secrets import token_hex
 from statistics import median
 from time import perf_counter
 
@@ -12,6 +13,7 @@ from ddoctor import console
 from ddoctor.analysis import endings
 from ddoctor.cluster.store import (
     ENDING_SILENT_SECONDS,
+    ENDING_TICKS,
     FINISHED,
     SILENT_SECONDS,
     ClusterStore,
@@ -25,6 +27,7 @@ from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child, NewChild
 from ddoctor.training.events import Events
 from ddoctor.training.messages import UNRECORDED, Now, Record, TurnOrder, Unrecorded
+from ddoctor.training.reporting import Followers, host_tick
 from ddoctor.training.run import Run
 from ddoctor.training.warm_up import MOST, settled, warm_up
 from ddoctor.training.whole_run import Judge, Show, WholeRun
@@ -64,7 +67,8 @@ class Lead:
         Raises:
             Unrecorded: a rank cannot be recorded.
         """
-        watch = _Watch(self._child, self._store, self._turn, steps, seconds, started)
+        followers = Followers(self._store, self._turn, self._store.tick)
+        watch = _Watch(self._child, followers, steps, seconds, started)
         return self._followed(watch, steps)
 
     def whole_run(
@@ -77,9 +81,10 @@ class Lead:
         Raises:
             Unrecorded: a rank cannot be recorded.
         """
-        child, store = self._child, self._store
-        whole = WholeRun(child, store, self._turn, events, judge, self._command, show)
-        watch = _Watch(child, store, self._turn, MOST, inf, _say_nothing, whole, end_hung)
+        child, tick = self._child, host_tick(self._store, self._child.launched)
+        followers = Followers(self._store, self._turn, tick, channel=token_hex(16))
+        whole = WholeRun(child, followers, events, judge, self._command, show)
+        watch = _Watch(child, followers, MOST, inf, _say_nothing, whole, end_hung)
         run = self._followed(watch, MOST)
         return run, whole.history(run.records)
 
@@ -136,8 +141,7 @@ class _Watch:
     """Follows one turn."""
 
     child: Child
-    store: ClusterStore
-    turn: int
+    followers: Followers
     steps: int
     seconds: float
     started: Callable[[str], None]
@@ -175,15 +179,14 @@ class _Watch:
             ):
                 return
             self._decide()
-            self.child.watch(self.store.tick)
+            self.child.watch(self.followers.tick)
 
     def _read_states(self) -> None:
-        keys = {rank: key("progress", self.turn, rank) for rank in range(1, self._size)}
         moment = perf_counter()
-        if moment - self._looked > PAUSED_SECONDS * self.store.crowding:
+        if moment - self._looked > PAUSED_SECONDS * self.followers.store.crowding:
             self._wait_longer(moment - self._looked)
         self._looked = moment
-        for rank, now in self.store.get_all(keys, Now).items():
+        for rank, now in self.followers.states().items():
             # A rank that runs sends another age each time.
             if self.nows.get(rank) != now or now.over:
                 self._heard[rank] = moment
@@ -191,7 +194,7 @@ class _Watch:
         self.nows[0] = self.child.now()
         if lost := [(rank, now) for rank, now in self.nows.items() if now.unrecorded]:
             # Those that stop early would leave the others waiting for them.
-            self.store.set(key("stop", self.turn), UNRECORDED)
+            self.followers.want(stop=UNRECORDED)
             rank, now = min(lost)
             raise Unrecorded(f"rank {rank} on {now.host}: {now.unrecorded}")
         steps = max(now.steps for now in self.nows.values())
@@ -233,10 +236,11 @@ class _Watch:
             self._out_of_time(moment)
 
     def _find_silent(self, moment: float) -> Iterator[int]:
-        since, silence = moment, SILENT_SECONDS * self.store.crowding
+        since, silence = moment, SILENT_SECONDS * self.followers.store.crowding
         if self.child.interrupted_at is not None:
             # Then a rank that never came comes no more.
-            since, silence = self.child.interrupted_at, ENDING_SILENT_SECONDS
+            since = self.child.interrupted_at
+            silence = max(ENDING_SILENT_SECONDS, ENDING_TICKS * self.followers.tick)
         for rank in range(1, self._size):
             if moment - self._heard.get(rank, since) > silence:
                 yield rank
@@ -266,12 +270,12 @@ class _Watch:
         # Of short steps, most are only counted: the recorded ones say too late that they got long.
         times = self.child.last_step_times(20)
         typical = median(times) if times else 1.0
-        return most + ceil((NEWS_SECONDS + self.store.tick) / max(typical, 1e-4)) + 1
+        return most + ceil((NEWS_SECONDS + self.followers.tick) / max(typical, 1e-4)) + 1
 
     def _stop(self, at: int) -> None:
         self._stop_at = at
         self.child.stop_at(at)
-        self.store.set(key("stop", self.turn), at)
+        self.followers.want(stop=at)
 
     def _leaving(self, moment: float) -> float:
         """Seconds since a rank took its last step or ended; 0: no rank has."""
@@ -320,7 +324,7 @@ class _Watch:
         self._ended = True
         self.limit = why
         self.hang_states = dict(self.nows) if hung else {}
-        self.store.set(key("end", self.turn), True)
+        self.followers.want(end=True)
         self.child.end(sample=True)
 
 

@@ -18,7 +18,7 @@ class Unrecorded(Exception):
     """The run is not recorded; the message says which rank is why, and is empty on other ranks."""
 
 
-class Now(msgspec.Struct, frozen=True, kw_only=True):
+class Now(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
     """The state of a rank."""
 
     steps: int
@@ -40,6 +40,37 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     """Why nothing is recorded on this rank; empty: it is."""
     leaves: bool = False
     """Whether the script has ended or raised, and its process still runs."""
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 asks for while the script runs."""
+
+    number: int
+    first: int
+    """The first step whose row is wanted."""
+    stack: bool = False
+    """Whether the stack of the main thread and the sections of the host are wanted, too."""
+
+
+class Directive(msgspec.Struct, frozen=True, kw_only=True):
+    """What rank 0 wants of all other ranks in a turn."""
+
+    stop: int | None = None
+    """Step at which to stop, or UNRECORDED; null: not yet known."""
+    end: bool = False
+    """Whether to end the script."""
+    window: Window | None = None
+    """The last question; null: there was none."""
+    channel: str = ""
+    """Name by which the ranks of a host meet; no other run has the same."""
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank gets back for its report."""
+
+    beat: int = 0
+    """Rank 0's heartbeat, a counter; 0: it has yet to start."""
+    directive: Directive = Directive()
 
 
 class TurnOrder(msgspec.Struct, frozen=True, kw_only=True):

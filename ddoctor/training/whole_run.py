@@ -13,7 +13,6 @@ from time import perf_counter
 
 from msgspec.structs import replace
 
-from ddoctor.cluster.store import ClusterStore
 from ddoctor.evidence.run_history import RankHistory, RunEvent, RunHistory, Stretch
 from ddoctor.models import Finding
 from ddoctor.training.child import Child
@@ -22,6 +21,7 @@ from ddoctor.training.gathering import Gathering
 from ddoctor.training.hangs import Hangs
 from ddoctor.training.messages import Now, Record
 from ddoctor.training.pace import Pace
+from ddoctor.training.reporting import Followers
 from ddoctor.training.run import Run
 from ddoctor.training.warm_up import MOST
 
@@ -54,8 +54,7 @@ class WholeRun:
     def __init__(
         self,
         child: Child,
-        store: ClusterStore,
-        turn: int,
+        followers: Followers,
         events: Events,
         judge: Judge,
         command: tuple[str, ...],
@@ -64,7 +63,7 @@ class WholeRun:
         """``show``: gets the figures at each tick."""
         self._child, self._events, self._judge, self._command = child, events, judge, command
         self._show = show
-        self._gathering = Gathering(store, turn, child)
+        self._gathering = Gathering(followers, child)
         self._pace = Pace(self._gathering, command, events)
         self._hangs = Hangs(perf_counter())
         self._states: Mapping[int, Now] = {}

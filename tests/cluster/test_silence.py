@@ -70,6 +70,7 @@ def test_a_rank_that_ends_does_not_wait_for_a_rank_0_that_never_came(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(supervisor, "ENDING_SILENT_SECONDS", 0.1)
+    monkeypatch.setattr(supervisor, "ENDING_TICKS", 1)
     coordinator = CoordinatorHeartbeat(ClusterStore(MemoryStore(), ""), join_limit=1000.0)
     coordinator.ending = True
     time.sleep(0.2)

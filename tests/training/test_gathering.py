@@ -8,7 +8,9 @@ from typing import Any, cast
 
 from ddoctor.cluster.store import ClusterStore, MemoryStore, decompressed, key
 from ddoctor.training.child import Child
-from ddoctor.training.gathering import Answers, Gathering, Window
+from ddoctor.training.gathering import Answers, Gathering
+from ddoctor.training.messages import Window
+from ddoctor.training.reporting import Followers, reply
 
 LIMIT_SECONDS = 60.0
 TURN = 3
@@ -41,11 +43,11 @@ def test_an_answer_that_takes_long_holds_up_nothing() -> None:
     store, ready = ClusterStore(MemoryStore(), "a"), Event()
     slow = Slow(1, ready)
     answers = Answers(store, TURN, child(slow))
-    answers.look()
+    answers.look(None)
     assert slow.asked == []
-    store.set(key("window", TURN), Window(number=1, first=40, stack=True))
-    answers.look()
-    answers.look()
+    window = Window(number=1, first=40, stack=True)
+    answers.look(window)
+    answers.look(window)
     assert answer(store, 1) is None
     ready.set()
     answers.finish()
@@ -59,9 +61,9 @@ def test_each_window_is_answered_once() -> None:
     slow = Slow(1, ready)
     answers = Answers(store, TURN, child(slow))
     for number in (1, 2):
-        store.set(key("window", TURN), Window(number=number, first=10 * number))
-        answers.look()
-        answers.look()
+        window = Window(number=number, first=10 * number)
+        answers.look(window)
+        answers.look(window)
     answers.finish()
     assert slow.asked == [10, 20]
     assert answer(store, 2) == {"first": 20, "stack": False}
@@ -70,9 +72,8 @@ def test_each_window_is_answered_once() -> None:
 def test_rank_0_waits_for_all_and_asks_one_question_at_a_time() -> None:
     store, ready = ClusterStore(MemoryStore(), "a"), Event()
     ready.set()
-    gathering = Gathering(store, TURN, child(Slow(0, ready)))
+    gathering = Gathering(Followers(store, TURN, tick=0.1), child(Slow(0, ready)))
     gathering.ask(7)
     assert gathering.asking
     assert gathering.answers() is None
-    window = store.get(key("window", TURN), Window)
-    assert window == Window(number=1, first=7)
+    assert reply(store, TURN).directive.window == Window(number=1, first=7)

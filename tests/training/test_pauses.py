@@ -26,6 +26,7 @@ class Played:
         self.launched = SimpleNamespace(world_size=2)
         self.interrupted_at = None
         self.done, self.tick, self.crowding = 5, TICK_SECONDS, 1.0
+        self.store = self
 
     @property
     def over(self) -> bool:
@@ -45,10 +46,10 @@ class Played:
             stopped=False,
         )
 
-    def get_all(self, keys: dict[int, str], kind: type[Now]) -> dict[int, Now]:
-        return {rank: self.now() for rank in keys}
+    def states(self) -> dict[int, Now]:
+        return {1: self.now()}
 
-    def set(self, key: str, value: object) -> None:
+    def want(self, **changes: object) -> None:
         pass
 
     def step_times(self) -> list[float]:
@@ -69,7 +70,7 @@ def test_only_time_that_was_looked_at_counts(
 ) -> None:
     played: Any = Played(*pauses)
     monkeypatch.setattr(lead, "perf_counter", lambda: played.moment)
-    watch = _Watch(played, played, 0, 10, NOTHING_MORE, lambda text: None)
+    watch = _Watch(played, played, 10, NOTHING_MORE, lambda text: None)
     watch.run()
     paused = sum(seconds for _, seconds in pauses)
     assert watch.limit == "no rank made progress"
