@@ -14,7 +14,6 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import count
 from math import inf
 from typing import Any
 
@@ -120,15 +119,14 @@ def _players(hosts: int, port: int, tick: float) -> Iterator[list[subprocess.Pop
 
 
 def play(port: int, tick: float, hosts: range) -> None:
-    """Report for these hosts at each tick; the last one falls silent when stdin ends."""
+    """Report for these hosts as ``Relay`` does; the last one falls silent when stdin ends."""
     reporting = {}
     for host in hosts:
         store = ClusterStore(TcpStore(HERE, port, 30.0), HERE, port)
         reporting[host] = Slot(store, 0)
-    begin, end, last = time.monotonic(), False, hosts[-1]
-    for number in count():
-        for place, (host, slot) in enumerate([*reporting.items()]):
-            time.sleep(max(0.0, begin + tick * (number + place / len(hosts)) - time.monotonic()))
+    end, last = False, hosts[-1]
+    while True:
+        for host, slot in reporting.items():
             ranks = range(host * RANKS_PER_HOST, (host + 1) * RANKS_PER_HOST)
             # Of rank 0, nothing is reported.
             nows = {rank: _now(rank, over=end) for rank in ranks if rank}
@@ -138,6 +136,7 @@ def play(port: int, tick: float, hosts: range) -> None:
         end = ending
         if last in reporting and select.select([sys.stdin], [], [], 0)[0]:
             del reporting[last]
+        time.sleep(tick - time.time() % tick)
 
 
 def _now(rank: int, *, over: bool = False) -> Now:

@@ -163,6 +163,10 @@ class MemoryStore:
     def set(self, key: str, value: str) -> None:
         self._values[key] = value
 
+    def exchange(self, key: str, value: str, keys: Sequence[str]) -> dict[str, str]:
+        self.set(key, value)
+        return self.get(keys)
+
     def get(self, keys: Sequence[str]) -> dict[str, str]:
         return {key: self._values[key] for key in keys if key in self._values}
 
@@ -215,10 +219,19 @@ class ClusterStore:
     def get_all(self, keys: Mapping[Label, str], kind: type[Value]) -> dict[Label, Value]:
         """The values of these keys by their labels, without the keys that have none yet."""
 
-        full = {label: self._prefix + key for label, key in keys.items()}
-        values = self._call(lambda: self._store.get(list(full.values())))
-        decoder = msgspec.json.Decoder(kind)
-        return {label: decoder.decode(values[key]) for label, key in full.items() if key in values}
+        full = self._full(keys)
+        return _decoded(full, self._call(lambda: self._store.get(list(full.values()))), kind)
+
+    def exchange(
+        self, key: str, value: object, keys: Mapping[Label, str], kind: type[Value]
+    ) -> dict[Label, Value]:
+        """Store a value under a key, and return those of other keys as ``get_all``."""
+        name, text, full = self._prefix + key, redaction.encoded(value).decode(), self._full(keys)
+        values = self._call(lambda: self._store.exchange(name, text, list(full.values())))
+        return _decoded(full, values, kind)
+
+    def _full(self, keys: Mapping[Label, str]) -> dict[Label, str]:
+        return {label: self._prefix + key for label, key in keys.items()}
 
     def add(self, key: str, more: int = 1) -> int:
         """Add to a shared number, and return the sum."""
@@ -266,6 +279,13 @@ class ClusterStore:
         except Exception as error:
             store = f"the store at {self.address}:{self.port}"
             raise StoreLost(f"{store} does not answer: {_first_line(error)}") from error
+
+
+def _decoded(
+    keys: Mapping[Label, str], values: Mapping[str, str | bytes], kind: type[Value]
+) -> dict[Label, Value]:
+    decoder = msgspec.json.Decoder(kind)
+    return {label: decoder.decode(values[key]) for label, key in keys.items() if key in values}
 
 
 def compressed(value: object) -> str:

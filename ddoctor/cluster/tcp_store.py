@@ -81,6 +81,13 @@ class TcpStore:
         with self._asked(_query(Query.ADD), _key(key), _number(more)):
             return self._read_number()
 
+    def exchange(self, key: str, value: str, keys: Sequence[str]) -> dict[str, bytes]:
+        """Set a value, and get others, in one message: it wakes the store once."""
+        if not self._there.issuperset(keys):
+            self.set(key, value)
+            return self.get(keys)
+        return self._values(keys, _query(Query.SET), _key(key), _text(value))
+
     def get(self, keys: Sequence[str]) -> dict[str, bytes]:
         """The values of these keys, without the keys that have none."""
         unsure = [key for key in keys if key not in self._there]
@@ -91,10 +98,11 @@ class TcpStore:
             key for key, answer in zip(unsure, answers, strict=True) if answer == READY
         )
         there = [key for key in keys if key in self._there]
-        if not there:
-            return {}
-        with self._asked(_query(Query.MULTI_GET), _keys(there)):
-            return {key: self._read(self._read_number()) for key in there}
+        return self._values(there) if there else {}
+
+    def _values(self, keys: Sequence[str], *before: bytes) -> dict[str, bytes]:
+        with self._asked(*before, _query(Query.MULTI_GET), _keys(keys)):
+            return {key: self._read(self._read_number()) for key in keys}
 
     def _greet(self) -> None:
         own = secrets.token_bytes(4)

@@ -79,6 +79,10 @@ class TorchStore:
     def add(self, key: str, more: int) -> int:
         return int(self._store.add(key, more))
 
+    def exchange(self, key: str, value: str, keys: Sequence[str]) -> dict[str, bytes]:
+        self.set(key, value)
+        return self.get(keys)
+
     def get(self, keys: Sequence[str]) -> dict[str, bytes]:
         there = [key for key in keys if self._store.check([key])]
         return dict(zip(there, self._store.multi_get(there) if there else (), strict=True))

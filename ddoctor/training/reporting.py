@@ -15,9 +15,9 @@ from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.cluster.store import HEARTBEAT, TICK_SECONDS, ClusterStore, key
 from ddoctor.training.messages import Directive, Now, Reply
 
-SECONDS_PER_HOST = 1e-3
-"""Part of a tick for each host: rank 0's host takes some 20 to 40 µs for the report of one with 8
-ranks (`benchmarks/whole_run_scale.py`)."""
+SECONDS_PER_HOST = 1.25e-3
+"""Part of a tick for each host. Rank 0's host takes some 40 µs of a CPU for a report of one with
+8 ranks, which is 3 to 4 % of that (`benchmarks/whole_run_scale.py`)."""
 
 
 def host_tick(store: ClusterStore, launched: LaunchedRank) -> float:
@@ -26,11 +26,17 @@ def host_tick(store: ClusterStore, launched: LaunchedRank) -> float:
     return max(TICK_SECONDS * store.crowding, SECONDS_PER_HOST * hosts)
 
 
+KIND: Any = int | Directive
+"""What a field of a reply is; they are keys of the store."""
+
+
 def reply(store: ClusterStore, turn: int) -> Reply:
     """Read what rank 0 has to say."""
-    kind: Any = int | Directive
-    found = store.get_all({"beat": HEARTBEAT, "directive": key("directive", turn)}, kind)
-    return msgspec.convert(found, Reply)
+    return Reply(**store.get_all(_keys(turn), KIND))
+
+
+def _keys(turn: int) -> dict[str, str]:
+    return {"beat": HEARTBEAT, "directive": key("directive", turn)}
 
 
 class Slot:
@@ -42,8 +48,7 @@ class Slot:
 
     def exchange(self, nows: Mapping[int, Now]) -> Reply:
         """Report the states of these ranks; return what rank 0 has to say."""
-        self._store.set(self._key, nows)
-        return reply(self._store, self._turn)
+        return Reply(**self._store.exchange(self._key, nows, _keys(self._turn), KIND))
 
 
 class Followers:
