@@ -50,6 +50,7 @@ bench: $(INSTALLED) ## the claims about speed, measured side by side
 	$(BIN)/python -m benchmarks.link
 	$(BIN)/python -m benchmarks.pairing
 	$(BIN)/python -m benchmarks.scale
+	$(BIN)/python -m benchmarks.whole_run_scale
 	$(BIN)/python -m benchmarks.forecast
 	$(BIN)/python -m benchmarks.speeds
 	$(BIN)/python -m benchmarks.headroom

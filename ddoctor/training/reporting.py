@@ -16,8 +16,8 @@ from ddoctor.cluster.store import HEARTBEAT, TICK_SECONDS, ClusterStore, key
 from ddoctor.training.messages import Directive, Now, Reply
 
 SECONDS_PER_HOST = 1.25e-3
-"""Part of a tick for each host. Rank 0's host takes some 40 µs of a CPU for a report of one with
-8 ranks, which is 3 to 4 % of that (`benchmarks/whole_run_scale.py`)."""
+"""Part of a tick for each host. A report of 8 ranks takes rank 0's host some 40 µs of a CPU, which
+is 3 to 4 % of it (`benchmarks/whole_run_scale.py`)."""
 
 
 def host_tick(store: ClusterStore, launched: LaunchedRank) -> float:

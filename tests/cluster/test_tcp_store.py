@@ -59,6 +59,15 @@ def test_both_clients_see_the_same(theirs: Any, ours: TcpStore) -> None:
     assert ours.get([]) == {}
 
 
+def test_setting_and_getting_in_one_message(theirs: Any, ours: TcpStore) -> None:
+    client = TorchStore(HERE, theirs.port, 10.0)
+    clients: tuple[TcpStore | TorchStore, ...] = (ours, ours, client)
+    for number, one in enumerate(clients):
+        own = f"own-{number}".encode()
+        assert one.exchange("own", own.decode(), ["own", "none"]) == {"own": own}
+        assert one.exchange("own", own.decode() + "!", ["own"]) == {"own": own + b"!"}
+
+
 def test_many_keys_and_a_large_value(theirs: Any, ours: TcpStore) -> None:
     keys = [f"rank/{number}" for number in range(5000)]
     for key in keys[::2]:

@@ -64,6 +64,14 @@ class Played:
         self.ended_at = self.moment
 
 
+def test_ranks_that_report_rarely_are_not_silent_at_an_interruption() -> None:
+    played: Any = Played()
+    played.tick, played.interrupted_at = 5.0, 100.0
+    watch = _Watch(played, played, 10, NOTHING_MORE, lambda text: None)
+    assert [*watch._find_silent(114.0)] == []
+    assert [*watch._find_silent(116.0)] == [1]
+
+
 @pytest.mark.parametrize("pauses", [(), ((10.0, 300.0),), ((10.0, 40.0), (20.0, 4000.0))])
 def test_only_time_that_was_looked_at_counts(
     monkeypatch: pytest.MonkeyPatch, pauses: tuple[tuple[float, float], ...]

@@ -67,7 +67,7 @@ def told(training: Training, *, frozen: bool) -> None:
                 process.suspend()
         else:
             ranks[RELAY].kill()
-        ((code, _, stderr),) = ended(ranks[:1])
+        ended(ranks[:1])
         assert time.monotonic() - began < LOST_SECONDS
         if frozen:
             for process in lost:
