@@ -12,7 +12,8 @@ FAR = 20
 
 
 def test_a_healthy_run(start: StartLive) -> None:
-    live = start(workers=1)
+    # A step that leaves its CPUs to the workers, also where other programs run.
+    live = start(workers=1, forward="time.sleep(0.05)")
     live.wait_for(FAR)
     before = live.step(0)
     attached = live.attach()
