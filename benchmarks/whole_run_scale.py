@@ -24,7 +24,7 @@ from ddoctor.cluster.torch_store import TorchStore, import_torch
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import TICK_SECONDS
 from ddoctor.training.events import Events
-from ddoctor.training.lead import _Watch
+from ddoctor.training.lead import Watch
 from ddoctor.training.messages import Now
 from ddoctor.training.reporting import Followers, Slot, host_tick
 from ddoctor.training.warm_up import MOST
@@ -54,7 +54,7 @@ def main(hosts: int) -> int:
     with store.beating(), _players(hosts, server.port, followers.tick) as players:
         child: Any = _Child(launched, players[-1])
         whole = WholeRun(child, followers, Events(None, "", 0), lambda run: (), (), None)
-        child.watching = _Watch(child, followers, MOST, inf, print, whole)
+        child.watching = Watch(child, followers, MOST, inf, print, whole)
         child.watching.run()
     print(f"rank 0's process used {child.share:.2%} of a core")
     print(f"a host fell silent, and {child.found:.0f} s later: {child.watching.limit}")

@@ -105,7 +105,7 @@ def in_a_log(log: Log) -> Iterator[Finding]:
         yield log_events.finding(
             early,
             "this is the first collective of the run: another rank came too late to it, as one "
-            "that prepares data, or it never began",
+            "that prepares data, it never began, or it cannot be reached",
             *_WORK_BEFORE,
             confidence=Confidence.POSSIBLE,
         )

@@ -236,8 +236,8 @@ def left_by_the_others(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
     yield log_events.finding(
         [*waits[:1], alone],
         f"{endings.ranks(left)} missed another rank, and "
-        "torchrun had no other process to end: the others had ended by themselves, as with fewer "
-        "batches",
+        "torchrun had no other process on this host to end: unless the others are on another one, "
+        "they had ended by themselves, as with fewer batches",
         JOIN,
         confidence=Confidence.POSSIBLE,
         at=Where(),

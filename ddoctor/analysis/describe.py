@@ -9,6 +9,13 @@ from ddoctor.models import Where
 
 MIB = 2**20
 GIB = 2**30
+EXACT = 100
+"""From this number on, digits behind the point say nothing."""
+
+
+def figure(value: float) -> str:
+    """A measured number with the digits that mean something."""
+    return f"{value:,.0f}" if value >= EXACT else f"{value:.3g}"
 
 
 def few(names: Sequence[str], most: int = 4, separator: str = ", ") -> str:

@@ -13,8 +13,6 @@ FEWEST = 30
 """Figures before and after."""
 SLOWER = 1.25
 """Printed figures are smoothed, and cover evaluations and checkpoints."""
-EXACT = 100
-"""From this number on, digits behind the point say nothing."""
 RISING = 0.8
 """The share of figures above the one before from which on they are sums."""
 
@@ -38,11 +36,6 @@ class Slowdown:
         line = f"{self.series.file}:{self.series.lines[self.at]}"
         step = self.series.steps[self.at]
         return line if step is None else f"step {step} ({line})"
-
-
-def shown(value: float) -> str:
-    """A figure of a log with the digits that mean something."""
-    return f"{value:,.0f}" if value >= EXACT else f"{value:.3g}"
 
 
 def slowdowns(pace: PrintedPace) -> Iterator[Slowdown]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from ddoctor.analysis.describe import figure
 from ddoctor.evidence.printed_figures import PhaseTimes, PrintedTimes
 from ddoctor.models import Observation
 
@@ -11,8 +12,6 @@ Phase = Literal["loader", "communication", "checkpoint"]
 
 BATCHES = 10
 """The fewest batches of a table of totals: in fewer, what is done once counts much."""
-EXACT = 100
-"""From this number on, digits behind the point say nothing."""
 STEPS = 3
 """The fewest printed steps: of three, the first one, which compiles, is not the median."""
 
@@ -40,15 +39,11 @@ def part(table: PhaseTimes, seconds: float) -> str:
     """A part of the time, such as ``45 of 100 s (45%), in 500 batches``."""
     share = seconds / table.whole
     if table.in_all:
-        took, of = f"{_figure(seconds)} of {_figure(table.whole)} s", "batches"
+        took, of = f"{figure(seconds)} of {figure(table.whole)} s", "batches"
     else:
-        took, of = f"{_figure(1000 * seconds)} of {_figure(1000 * table.whole)} ms", "steps"
+        took, of = f"{figure(1000 * seconds)} of {figure(1000 * table.whole)} ms", "steps"
     where = f"in {table.count}" if table.in_all else f"in the median of {table.count}"
     return f"{took} ({share:.0%}), {where} {of}"
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if value >= EXACT else f"{value:.3g}"
 
 
 def row(table: PhaseTimes, name: str, share: float, expected: float) -> Observation:

@@ -7,6 +7,7 @@ from math import ceil
 from statistics import fmean
 
 from ddoctor.analysis import endings, live_cost, live_time, pace
+from ddoctor.analysis.describe import figure
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
 from ddoctor.analysis.stragglers import ENOUGH_TRACED, ENOUGH_TRACED_SECONDS, enough
@@ -109,8 +110,8 @@ def in_printed_pace(printed: PrintedPace) -> Iterator[str]:
     who = f" of rank {one.series.rank}" if one.series.rank is not None else ""
     yield (
         f"from {one.place} on, a step{who} takes {one.factor:.2g} times as long: "
-        f"'{one.series.figure}' is {pace.shown(one.after)} in the median, and was "
-        f"{pace.shown(one.before)}; the log does not say why, which may be the data as well as the "
+        f"'{one.series.figure}' is {figure(one.after)} in the median, and was "
+        f"{figure(one.before)}; the log does not say why, which may be the data as well as the "
         "machine"
     )
 

@@ -35,7 +35,7 @@ class PaceSeries(Part, frozen=True, kw_only=True):
 class PrintedPace(Section, frozen=True, kw_only=True):
     """The pace of a run by its logs."""
 
-    commands = ("diagnose", "attach", "run")
+    commands = ("diagnose",)
     obtained_by = "ddoctor diagnose LOG"
 
     series: tuple[PaceSeries, ...]

@@ -230,6 +230,7 @@ def _of_script(
         unless=within.unless if within is not None else "",
         arguments=arguments,
         variables={one.name: one for one in command.variables},
+        exported={one.name for one in command.variables},
         given={
             key: asked[one] for key, one in SET_BY_SLURM.items() if asked.get(one, "").isdigit()
         },

@@ -110,9 +110,6 @@ class Script:
     _outer: tuple[int, int] = (0, 0)
     """The branches and loops around the call of the function at hand."""
 
-    def __post_init__(self) -> None:
-        self.exported.update(self.variables)
-
     @property
     def conditional(self) -> list[Word]:
         """What it sets for its commands only under conditions that are not known."""
@@ -136,9 +133,13 @@ class Script:
     def _unused(self) -> Iterator[Command]:
         """The commands of functions that no line calls; what they set counts for them alone."""
         bodies = self.functions.unused
-        variables, exported = {**self.variables}, {*self.exported}
-        apart = replace(self, variables={}, exported=exported, branches=Branches(), arguments=())
-        apart.variables.update(variables)
+        apart = replace(
+            self,
+            variables={**self.variables},
+            exported={*self.exported},
+            branches=Branches(),
+            arguments=(),
+        )
         for one in bodies:
             yield from (replace(command, beside=False) for command in apart._run(one))
 

@@ -68,7 +68,7 @@ class Lead:
             Unrecorded: a rank cannot be recorded.
         """
         followers = Followers(self._store, self._turn, self._store.tick)
-        watch = _Watch(self._child, followers, steps, seconds, started)
+        watch = Watch(self._child, followers, steps, seconds, started)
         return self._followed(watch, steps)
 
     def whole_run(
@@ -84,11 +84,11 @@ class Lead:
         child, tick = self._child, host_tick(self._store, self._child.launched)
         followers = Followers(self._store, self._turn, tick, channel=token_hex(16))
         whole = WholeRun(child, followers, events, judge, self._command, show)
-        watch = _Watch(child, followers, MOST, inf, _say_nothing, whole, end_hung)
+        watch = Watch(child, followers, MOST, inf, _say_nothing, whole, end_hung)
         run = self._followed(watch, MOST)
         return run, whole.history(run.records)
 
-    def _followed(self, watch: _Watch, steps: int) -> Run:
+    def _followed(self, watch: Watch, steps: int) -> Run:
         watch.run()
         records = self._records(watch.nows, watch.silent)
         # A script that finished earlier never received a step at which to stop.
@@ -137,7 +137,7 @@ class Lead:
 
 
 @dataclass
-class _Watch:
+class Watch:
     """Follows one turn."""
 
     child: Child

@@ -111,7 +111,7 @@ ENV_INIT = "RANK=0 python "
         ("ssh $host", "export NCCL_SOCKET_IFNAME=$NCCL_SOCKET_IFNAME; ", JOINS, ""),
         ("ssh $host", "NCCL_SOCKET_IFNAME=eth1 ", JOINS, ""),
         ("ssh -o SendEnv=NCCL_SOCKET_IFNAME $host", "", JOINS, ""),
-        ("ssh $host", "source /work/env.sh; ", JOINS, ""),
+        ("ssh $host", "source /etc/env.sh; ", JOINS, ""),
         ("bash -c", "", JOINS, ""),
     ],
 )

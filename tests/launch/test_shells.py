@@ -242,6 +242,9 @@ SOURCED = """
         ("source own.env", "export NCCL_SOCKET_IFNAME=eth0", False),
         ("source own.env", "source own.env\nexport NCCL_SOCKET_IFNAME=eth0", False),
         ("source other.env", "export NCCL_SOCKET_IFACE=eth0", False),
+        ("export NCCL_SOCKET_IFACE=eth0\n    source own.env", "A=1", True),
+        # What the script does not export stays in its shell, also after the file.
+        ("NCCL_SOCKET_IFACE=eth0\n    source own.env", "A=1", False),
     ],
 )
 def test_a_file_that_the_script_reads(tmp_path: Path, reads: str, file: str, wrong: bool) -> None:

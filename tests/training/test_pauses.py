@@ -9,7 +9,7 @@ import pytest
 
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training import lead
-from ddoctor.training.lead import STUCK_SECONDS, _Watch
+from ddoctor.training.lead import STUCK_SECONDS, Watch
 from ddoctor.training.messages import Now
 
 TICK_SECONDS = 0.5
@@ -67,7 +67,7 @@ class Played:
 def test_ranks_that_report_rarely_are_not_silent_at_an_interruption() -> None:
     played: Any = Played()
     played.tick, played.interrupted_at = 5.0, 100.0
-    watch = _Watch(played, played, 10, NOTHING_MORE, lambda text: None)
+    watch = Watch(played, played, 10, NOTHING_MORE, lambda text: None)
     assert [*watch._find_silent(114.0)] == []
     assert [*watch._find_silent(116.0)] == [1]
 
@@ -78,7 +78,7 @@ def test_only_time_that_was_looked_at_counts(
 ) -> None:
     played: Any = Played(*pauses)
     monkeypatch.setattr(lead, "perf_counter", lambda: played.moment)
-    watch = _Watch(played, played, 10, NOTHING_MORE, lambda text: None)
+    watch = Watch(played, played, 10, NOTHING_MORE, lambda text: None)
     watch.run()
     paused = sum(seconds for _, seconds in pauses)
     assert watch.limit == "no rank made progress"
