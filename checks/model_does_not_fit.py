@@ -33,10 +33,6 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 # Above 150 lines: plans, sweeps, runs, snapshots, logs and engines each show it differently.
 EXPLAINS = ("first-failure-masked", "memory-headroom-low", "script-error", "dead-rank")
 
-# A plan adds this slow strategy if no requested one fits.
-OFFLOADED = "fsdp-offload"
-
-
 # By NVIDIA's and AMD's data sheets: no GPU of 2026 has more.
 MOST_GIB = 288
 
@@ -79,20 +75,22 @@ def in_a_launch(plan: LaunchPlan, script: Script | None, gpus: Gpus | None) -> I
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
-    offloaded = plan.recommended is not None and plan.recommended.strategy == OFFLOADED
+    # A plan adds these slow strategies if no requested one fits.
+    offloaded = plan.recommended is not None and plan.recommended.offloads
     if plan.recommended is not None and not offloaded:
         return
-    asked = [row for row in plan.rows if row.strategy != OFFLOADED]
+    asked = [row for row in plan.rows if not row.offloads]
     least = min(asked, key=lambda row: row.parts.total)
-    kept = min((row.parts.total for row in plan.rows if row.strategy == OFFLOADED), default=0)
+    kept = min((row.parts.total for row in plan.rows if row.offloads), default=0)
     still = f"; with its shards in host memory it still needs {kept / GIB:.1f}"
     parts = least.parts
     need = MemoryNeed(
         parts=parts,
         missing=parts.total - plan.device_memory,
         optimizer="AdamW" if plan.optimizer in ("adamw", "adamw-fp32") else "",
-        sharded=least.gpus if least.strategy.startswith("fsdp") else 1,
+        sharded=least.gpus if least.strategy.startswith(("fsdp", "zero")) else 1,
         shards=_enough(plan),
+        deepspeed=plan.zero is not None,
         checkpointed=plan.checkpointing == "every",
         gains=plan.gains,
     )
@@ -204,7 +202,7 @@ _FOR_ENGINES = (
 
 def _enough(plan: Plan) -> int:
     """The smallest power of two of GPUs on which the model surely fits; 0 if none."""
-    every = (row for row in plan.rows if row.strategy == "fsdp")
+    every = (row for row in plan.rows if row.strategy in ("fsdp", "zero-3"))
     row = max(every, key=lambda one: one.gpus, default=None)
     if row is None:
         return 0

@@ -34,6 +34,8 @@ class MemoryNeed:
     """The number of GPUs that the model is sharded over; 1: not sharded."""
     shards: int = 0
     """The number of GPUs that it could be sharded over; 0: no more."""
+    deepspeed: bool = False
+    """Whether DeepSpeed shards, whose plan lists the offloading strategies itself."""
     gains: Mapping[Remedy, int] = field(default_factory=dict)
     """Bytes that fixes save according to a forecast, instead of an estimate from the parts."""
 
@@ -74,13 +76,16 @@ def _known(need: MemoryNeed) -> Iterator[tuple[Fix, int | None, bool]]:
         states = parts.optimizer if parts is not None else None
         yield _EIGHT_BITS, forecast.get("8 bits", _share(states, 1 - SMALLER_STATES)), False
     if need.shards > need.sharded:
+        engine, option = ("FSDP", "--use_fsdp")
+        if need.deepspeed:
+            engine, option = ("ZeRO-3", "--use_deepspeed --zero_stage 3")
         sharding = Fix(
-            summary=f"shard parameters, gradients and states over {need.shards} GPUs with FSDP",
-            paste=f"accelerate launch --use_fsdp --num_processes {need.shards} train.py",
+            summary=f"shard parameters, gradients and states over {need.shards} GPUs with {engine}",
+            paste=f"accelerate launch {option} --num_processes {need.shards} train.py",
             caution="transfers the parameters of each layer in every step; needs fast links",
         )
         yield sharding, _share(whole, 1 - need.sharded / need.shards), False
-    if need.sharded > 1 or "offload" in forecast:
+    if (need.sharded > 1 and not need.deepspeed) or "offload" in forecast:
         yield _OFFLOAD, forecast.get("offload", whole), "offload" not in forecast
 
 

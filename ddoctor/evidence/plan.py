@@ -10,10 +10,26 @@ import msgspec
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.section import Part, Section
 
-Strategy = Literal["one-gpu", "ddp", "fsdp-gradients", "fsdp", "fsdp-hybrid", "fsdp-offload"]
+Strategy = Literal[
+    "one-gpu",
+    "ddp",
+    "fsdp-gradients",
+    "fsdp",
+    "fsdp-hybrid",
+    "fsdp-offload",
+    "zero-1",
+    "zero-2",
+    "zero-3",
+    "zero-2-offload",
+    "zero-3-offload",
+    "zero-3-cpu",
+    "zero-3-nvme",
+]
 """fsdp-gradients: gradients and optimizer states sharded, as FSDP's SHARD_GRAD_OP and ZeRO-2.
 fsdp-hybrid: sharded within a host, replicated across hosts. fsdp-offload: the shards and the
-optimizer's step are on the CPU."""
+optimizer's step are on the CPU. zero-1 to zero-3: DeepSpeed's stages. zero-2-offload and
+zero-3-offload: the optimizer is on the CPU; zero-3-cpu: the parameters, too; zero-3-nvme: both are
+on NVMe, and the step is on the CPU."""
 
 TITLES: Mapping[Strategy, str] = {
     "one-gpu": "one GPU",
@@ -22,8 +38,19 @@ TITLES: Mapping[Strategy, str] = {
     "fsdp": "FSDP, all sharded",
     "fsdp-hybrid": "FSDP within hosts",
     "fsdp-offload": "FSDP, kept on the CPU",
+    "zero-1": "ZeRO-1",
+    "zero-2": "ZeRO-2",
+    "zero-3": "ZeRO-3",
+    "zero-2-offload": "ZeRO-2, optimizer on the CPU",
+    "zero-3-offload": "ZeRO-3, optimizer on the CPU",
+    "zero-3-cpu": "ZeRO-3, kept on the CPU",
+    "zero-3-nvme": "ZeRO-3, kept on NVMe",
 }
 """Names of the strategies in reports."""
+OFFLOADED = frozenset(
+    ("fsdp-offload", "zero-2-offload", "zero-3-offload", "zero-3-cpu", "zero-3-nvme")
+)
+"""Strategies with the optimizer's step on the CPU."""
 
 Fit = Literal["fits", "tight", "too-much", "host-too-small"]
 """host-too-small: the host's memory cannot hold the offloaded part."""
@@ -123,6 +150,8 @@ class PlanRow(Part, frozen=True, kw_only=True):
     fit: Fit
     host: int = 0
     """Bytes of host memory that each rank needs for offloaded shards."""
+    nvme: int = 0
+    """Bytes on NVMe disks that each rank needs for offloaded shards."""
     accumulation: int = 1
     """Micro-batches per optimizer step."""
     moment: str = ""
@@ -134,6 +163,30 @@ class PlanRow(Part, frozen=True, kw_only=True):
     def title(self) -> str:
         """Name of the row, say ``FSDP on 8 GPUs``."""
         return TITLES[self.strategy] + (f" on {self.gpus} GPUs" if self.gpus > 1 else "")
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the optimizer's step is on the CPU."""
+        return self.strategy in OFFLOADED
+
+
+class ZeroBuffers(Part, frozen=True, kw_only=True):
+    """Sizes of DeepSpeed's buffers, in elements."""
+
+    reduce_bucket: int
+    """Gradients reduced at a time."""
+    overlap: bool
+    """Whether gradients are reduced during the backward pass, which takes a second bucket."""
+    prefetch_bucket: int
+    """Parameters gathered ahead at each module, at stage 3."""
+    max_live: int
+    """Gathered parameters from which on none is gathered ahead."""
+    persistence: int
+    """Parameter tensors of this size or smaller stay whole at stage 3."""
+    sub_group: int
+    """Parameters of a rank that the optimizer updates at a time, at stage 3."""
+    nvme_buffer: int
+    """One buffer between NVMe and the GPU: the largest shard of a parameter must fit."""
 
 
 class Schedule(Part, frozen=True, kw_only=True):
@@ -230,6 +283,8 @@ class Plan(Section, frozen=True, kw_only=True):
     """Bandwidth between hosts, and unknown links, in words; empty: no row needs it."""
     with_tf32: StepTime | None = None
     """Step of the recommended row with TF32 products; None: no float32 products, or not known."""
+    zero: ZeroBuffers | None = None
+    """The buffers of DeepSpeed; None: the plan is for FSDP."""
     taken: tuple[Setting, ...] = ()
     """The options that configuration files of the training gave."""
     beyond: tuple[Setting, ...] = ()

@@ -130,6 +130,10 @@ class ClosedForm:
         shares = self.parts(replace(row, strategy="fsdp"))
         return shares.parameters + shares.gradients + shares.optimizer
 
+    def nvme(self, row: ForecastRow) -> int:
+        """Return 0: FSDP keeps nothing on NVMe."""
+        return 0
+
     def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
         """Return the GPU memory that CPU offload saves."""
         if row.strategy == "fsdp-offload" or not OPTIMIZERS[self._model.optimizer].on_cpu:

@@ -11,9 +11,14 @@ from dataclasses import dataclass
 import msgspec
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import GPUS_PER_HOST, MemoryParts
+from ddoctor.evidence.plan import GPUS_PER_HOST, MemoryParts, Strategy
 from ddoctor.forecast.closed_form import COMPUTING, ForecastRow, Model
 from ddoctor.forecast.method import Method
+
+# Where the parameters are, and so those of the reference: trl/models/utils.py, prepare_deepspeed,
+# gives the reference the file of the trained model at stage 3, and no stage below.
+ON_HOST: tuple[Strategy, ...] = ("fsdp-offload", "zero-3-cpu")
+ON_NVME: tuple[Strategy, ...] = ("zero-3-nvme",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +33,21 @@ class Companions:
     """Of the keys and values of one sample while it is generated; 0: vLLM generates."""
 
     def on_gpu(self, row: ForecastRow) -> int:
-        """Return the bytes of one GPU's part of the reference, which FSDP shards like the model."""
-        if row.strategy == "fsdp-offload":
+        """Return the bytes of one GPU's part of the reference, which is sharded like the model."""
+        if row.strategy in (*ON_HOST, *ON_NVME):
             return 0
-        if not row.strategy.startswith("fsdp"):
+        if not row.strategy.startswith(("fsdp", "zero-3")):
             return self.reference
         within = row.strategy == "fsdp-hybrid"
         return self.reference // (min(row.gpus, GPUS_PER_HOST) if within else row.gpus)
 
     def on_host(self, row: ForecastRow) -> int:
         """Return the bytes of the reference that CPU offload keeps in host memory, per rank."""
-        return self.reference // row.gpus if row.strategy == "fsdp-offload" else 0
+        return self.reference // row.gpus if row.strategy in ON_HOST else 0
+
+    def on_nvme(self, row: ForecastRow) -> int:
+        """Return the bytes of the reference that are on NVMe disks, per rank."""
+        return self.reference // row.gpus if row.strategy in ON_NVME else 0
 
     def added(self, parts: MemoryParts, row: ForecastRow) -> MemoryParts:
         """Return the memory of a step with what stays on the GPU throughout."""

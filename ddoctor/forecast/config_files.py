@@ -18,9 +18,10 @@ import msgspec
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
-from ddoctor.forecast import optimizers
+from ddoctor.forecast import optimizers, zero_files
 from ddoctor.forecast.method import Method
 from ddoctor.forecast.options import Attention, Lora, PlanRequest, Precision
+from ddoctor.forecast.zero import Zero
 from ddoctor.launch import files
 
 if sys.version_info >= (3, 11):
@@ -76,7 +77,6 @@ BEYOND = (
     *("parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree"),
     *("parallelism.context_parallel_degree", "parallelism.expert_parallel_degree"),
     *("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree"),
-    *("zero_optimization.offload_optimizer.device", "zero_optimization.offload_param.device"),
 )
 USUAL = (*OFF, "1", "-1", "sft", "pt")
 """Values of these that change nothing."""
@@ -92,6 +92,8 @@ class Taken:
     """What they ask for and no plan knows."""
     packed: bool = False
     """Whether samples are packed into rows, and the plan knows their lengths."""
+    zero: Zero | None = None
+    """What they say of DeepSpeed; None: nothing."""
 
 
 def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
@@ -107,10 +109,22 @@ def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
     without: tuple[str, ...] = OF_MODEL if wanted.workload is not None else ()
     if wanted.params is not None:
         without = (*OF_MODEL, *OF_SAMPLES)
-    for path in wanted.configs or ():
-        config = _Config(_settings(path))
+    zero: Zero | None = None
+    paths = list(wanted.configs or ())
+    for path in paths:
+        read = _settings(path)
+        if (other := zero_files.named(read, path)) is not None and other not in paths:
+            paths.append(other)
+        config = _Config(read)
         options = [*config.options()]
-        if not options:
+        deepspeed = zero_files.read(read) if wanted.engine != "fsdp" else None
+        if deepspeed is not None:
+            wanted = replace(wanted, engine="deepspeed")
+            # A file that only names another one leaves all to it.
+            zero = deepspeed.zero if zero is None or zero.strategy is None else zero
+            settings += deepspeed.settings
+            beyond += deepspeed.beyond
+        elif not options:
             raise DoctorError(
                 f"{path} has no key of a plan: name the file of axolotl, LLaMA-Factory, TRL, "
                 "transformers, torchtitan, accelerate or DeepSpeed that has the model or the batch"
@@ -137,7 +151,7 @@ def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
     # Only the kernels of flash attention keep the samples of a row apart without a mask.
     if packed := bool(packing) and wanted.lengths is not None and wanted.attention == "flash":
         beyond = [one for one in beyond if one not in packing]
-    return wanted, Taken(tuple(settings), tuple(beyond), packed)
+    return wanted, Taken(tuple(settings), tuple(beyond), packed, zero)
 
 
 def _as_option(place: Setting, option: str, value: object) -> Setting:

@@ -26,6 +26,11 @@ OVERLAPPED = 0.189
 # The backward pass has two matrix products for each one of the forward pass.
 BACKWARD = 2
 
+# DeepSpeed's average_tensor all-reduces each bucket of gradients, of which a rank keeps its part:
+# twice the volume of the reduce-scatter in ZeRO's paper, as long as
+# use_multi_rank_bucket_allreduce is on.
+REDUCED_WHOLE: tuple[Strategy, ...] = ("zero-1", "zero-2", "zero-2-offload")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedLink:
@@ -64,6 +69,16 @@ class PlannedLinks:
         forward, backward = _split(model, computing)
         return OVERLAPPED * (min(forward, found[0]) + min(backward, found[1]))
 
+    def updating(self, model: Model, strategy: Strategy, gpus: int) -> float | None:
+        """Return the seconds after each optimizer step in which ZeRO-1 and 2 gather the weights.
+
+        None: a link is not known.
+        """
+        if gpus == 1 or strategy not in REDUCED_WHOLE:
+            return 0.0
+        found = self._passes(model, strategy, gpus)
+        return None if found is None else found[1] / 2
+
     def _passes(self, model: Model, strategy: Strategy, gpus: int) -> tuple[float, float] | None:
         """Return the seconds of communication in the forward and in the backward pass.
 
@@ -79,6 +94,8 @@ class PlannedLinks:
         gather = (members - 1) / members / link.rate  # seconds of each byte
         if strategy == "ddp":
             return 0.0, 2 * gather * model.trainable * WEIGHT[model.precision]
+        if strategy in REDUCED_WHOLE:
+            return 0.0, 2 * gather * model.trainable * COMPUTING[model.precision]
         once = gather * model.parameters * COMPUTING[model.precision]
         again = 0.0 if strategy == "fsdp-gradients" else once
         each = gather
@@ -96,8 +113,8 @@ def _split(model: Model, computing: float) -> tuple[float, float]:
 
 
 def times(strategy: Strategy, accumulation: int) -> int:
-    """Return the exchanges per step: DDP's in the last micro-batch, FSDP's in each."""
-    return accumulation if strategy.startswith("fsdp") else 1
+    """Return the exchanges per step: DDP and ZeRO-1 wait for the last micro-batch."""
+    return 1 if strategy in ("one-gpu", "ddp", "zero-1") else accumulation
 
 
 def known(gpu: GpuModel) -> PlannedLinks:

@@ -15,13 +15,20 @@ from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, Model
 def host_peaks(model: Model, row: PlanRow) -> HostPeaks:
     """Return the host memory of a row's ranks."""
     weights = model.parameters * WEIGHT[model.precision]
+    computing = model.parameters * COMPUTING[model.precision]
+    saving = 0.0
+    # torch.distributed.checkpoint.state_dict, full_state_dict with cpu_offload: rank 0 has the whole
+    # model in host memory. DDP has it on each GPU, and saves tensor by tensor.
+    if row.strategy.startswith("fsdp"):
+        saving = weights
+    elif row.strategy.startswith("zero-3"):
+        # DeepSpeed's engine.py, _zero3_consolidated_16bit_state_dict.
+        saving = computing
     # Each rank of DPO and GRPO also loads the reference, in the computing precision.
-    reference = model.parameters * COMPUTING[model.precision] if row.parts.reference else 0
+    reference = computing if row.parts.reference else 0
     return HostPeaks(
         ranks=min(row.gpus, GPUS_PER_HOST),
         loading=round(weights + reference),
         mapped=model.precision == "bf16",
-        # torch.distributed.checkpoint.state_dict, full_state_dict with cpu_offload: rank 0 has the
-        # whole model in host memory. DDP has it on each GPU, and saves tensor by tensor.
-        saving=round(weights) if row.strategy.startswith("fsdp") else 0,
+        saving=round(saving),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ddoctor.characters import tamed
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.plan import GPUS_PER_HOST, Plan, PlanRow
+from ddoctor.forecast import deepspeed_files
 from ddoctor.forecast.optimizers import OPTIMIZERS
 
 NAMES = ACCELERATE, SCRIPT, ARGUMENTS = "accelerate.yaml", "launch.sh", "arguments.json"
@@ -45,7 +47,7 @@ def write(path: Path, plan: Plan) -> None:
         DoctorError: it recommends nothing, or a file cannot be written.
     """
     try:
-        found = texts(plan)
+        found = texts(plan, path)
         path.mkdir(parents=True, exist_ok=True)
         for name, text in found.items():
             with open(path / name, "w", encoding="utf-8", opener=without_waiting) as file:
@@ -54,8 +56,10 @@ def write(path: Path, plan: Plan) -> None:
         raise DoctorError(f"cannot write {error.filename}: {error.strerror}") from error
 
 
-def texts(plan: Plan) -> Mapping[str, str]:
+def texts(plan: Plan, folder: Path = Path()) -> Mapping[str, str]:
     """Return each file's text by name, for the row that the plan recommends.
+
+    ``folder``: theirs, as accelerate finds DeepSpeed's file from the folder of the launch.
 
     Raises:
         DoctorError: it recommends none, or GPUs that do not fill whole hosts.
@@ -70,11 +74,14 @@ def texts(plan: Plan) -> Mapping[str, str]:
             f"no launch files for {row.gpus} GPUs, which do not fill whole hosts of "
             f"{GPUS_PER_HOST}: pass --gpus {row.gpus // GPUS_PER_HOST * GPUS_PER_HOST}"
         )
-    made = (_accelerate(plan, row), _script(plan, row), _arguments(plan, row))
-    return {
-        name: "".join(f"{_one_line(line)}\n" for line in lines)
-        for name, lines in zip(NAMES, made, strict=True)
+    made = {
+        ACCELERATE: _accelerate(plan, row, folder),
+        SCRIPT: _script(plan, row, folder),
+        ARGUMENTS: _arguments(plan, row),
     }
+    if _by_deepspeed(row):
+        made[deepspeed_files.NAME] = deepspeed_files.configuration(plan, row)
+    return {name: "".join(f"{_one_line(line)}\n" for line in lines) for name, lines in made.items()}
 
 
 def _one_line(text: str) -> str:
@@ -87,7 +94,11 @@ def _title(plan: Plan, row: PlanRow) -> Iterator[str]:
     yield f"# {plan.model}, {plan.precision}, {plan.optimizer}, on {plan.device}"
 
 
-def _accelerate(plan: Plan, row: PlanRow) -> Iterator[str]:
+def _by_deepspeed(row: PlanRow) -> bool:
+    return row.strategy.startswith("zero")
+
+
+def _accelerate(plan: Plan, row: PlanRow, folder: Path) -> Iterator[str]:
     yield from _title(plan, row)
     if plan.micro_batch is not None:
         turns = f", {row.accumulation} accumulation steps" if row.accumulation > 1 else ""
@@ -99,10 +110,13 @@ def _accelerate(plan: Plan, row: PlanRow) -> Iterator[str]:
     yield "compute_environment: LOCAL_MACHINE"
     kind = {"one-gpu": "NO", "ddp": "MULTI_GPU"}.get(row.strategy, "FSDP")
     # YAML reads an unquoted no as false.
-    yield f'distributed_type: "{kind}"'
-    yield f'mixed_precision: "{_mixed(plan)}"'
+    yield f'distributed_type: "{"DEEPSPEED" if _by_deepspeed(row) else kind}"'
+    if not _by_deepspeed(row):  # accelerate refuses what DeepSpeed's file says, too
+        yield f'mixed_precision: "{_mixed(plan)}"'
     yield f"num_machines: {_hosts(row)}"
     yield f"num_processes: {row.gpus}"
+    if _by_deepspeed(row):
+        yield from deepspeed_files.for_accelerate(row, folder)
     if row.strategy.startswith("fsdp"):
         yield "fsdp_config:"
         yield from (f"  {name}: {_plain(value)}" for name, value in _fsdp(plan, row).items())
@@ -114,11 +128,13 @@ def _accelerate(plan: Plan, row: PlanRow) -> Iterator[str]:
         yield from (f"  {name}: {_plain(value)}" for name, value in _mesh(row).items())
 
 
-def _script(plan: Plan, row: PlanRow) -> Iterator[str]:
+def _script(plan: Plan, row: PlanRow, folder: Path) -> Iterator[str]:
     yield "#!/bin/sh"
     yield from _title(plan, row)
     yield "#"
     hosts = _hosts(row)
+    if _by_deepspeed(row):
+        yield f"# Run it where {folder / deepspeed_files.NAME} exists: accelerate looks there."
     if hosts == 1:
         yield "#   sh launch.sh train.py ARGUMENTS"
     else:
@@ -127,7 +143,7 @@ def _script(plan: Plan, row: PlanRow) -> Iterator[str]:
     yield f'accelerate launch --config_file "$(dirname "$0")/{ACCELERATE}" "$@"'
     yield ""
     yield "# The same with torchrun; Accelerator and Trainer read the exported variables:"
-    yield from (f"# export {one}" for one in _exported(plan, row))
+    yield from (f"# export {one}" for one in _exported(plan, row, folder))
     meeting = (
         f" --nnodes {hosts} --rdzv-backend c10d --rdzv-endpoint HOST-0:29400" if hosts > 1 else ""
     )
@@ -152,8 +168,12 @@ def _arguments(plan: Plan, row: PlanRow) -> Iterator[str]:
     yield from json.dumps(known, indent=2).splitlines()
 
 
-def _exported(plan: Plan, row: PlanRow) -> Iterator[str]:
+def _exported(plan: Plan, row: PlanRow, folder: Path) -> Iterator[str]:
     """Yield what `accelerate launch` sets for its ranks (accelerate/utils/launch.py)."""
+    if _by_deepspeed(row):
+        values = deepspeed_files.exported(row, folder)
+        yield from (f"{name}={shlex.quote(value)}" for name, value in values.items())
+        return
     yield f"ACCELERATE_MIXED_PRECISION={_mixed(plan)}"
     if row.strategy.startswith("fsdp"):
         # Rank 0 alone loads the weights, as by default.

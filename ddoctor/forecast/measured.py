@@ -108,5 +108,7 @@ class MeasuredStep:
             seen = self.transfer * of_each * times / exchange.times(row.strategy, self.turns)
             if hosts == self.hosts == 1:
                 return seen
-        each = self.linked(device).exposed(model, row.strategy, row.gpus, self.each)
-        return None if each is None else max(seen, times * each)
+        links = self.linked(device)
+        each = links.exposed(model, row.strategy, row.gpus, self.each)
+        updating = links.updating(model, row.strategy, row.gpus)
+        return None if each is None or updating is None else max(seen, times * each + updating)

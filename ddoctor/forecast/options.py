@@ -19,6 +19,7 @@ from ddoctor.forecast.method import Method
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
 Attention = Literal["eager", "sdpa", "flash"]
+Engine = Literal["fsdp", "deepspeed"]
 Quantized = Literal["nf4", "nf4-double"]
 
 
@@ -240,6 +241,14 @@ class PlanRequest:
             metavar="SIZE",
             parser=partial(units.size, "--host-memory"),
             help="Memory of each host with 8 GPUs, e.g. 1TiB.",
+        ),
+    ] = None
+    engine: Annotated[
+        Engine | None,
+        typer.Option(
+            metavar="NAME",
+            parser=partial(_one_of, Engine, "--engine"),
+            help="Shards the model: fsdp, or deepspeed (ZeRO); default: fsdp.",
         ),
     ] = None
     gpus: Annotated[

@@ -8,7 +8,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import GPUS_PER_HOST, Fit, Plan, PlanRow, Schedule, StepTime, Strategy
+from ddoctor.evidence.plan import (
+    GPUS_PER_HOST,
+    TITLES,
+    Fit,
+    Plan,
+    PlanRow,
+    Schedule,
+    StepTime,
+    Strategy,
+)
 from ddoctor.forecast import timing
 from ddoctor.forecast.closed_form import COMPUTING, WEIGHT, ClosedForm, ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu
@@ -16,13 +25,15 @@ from ddoctor.forecast.host_peaks import host_peaks
 from ddoctor.forecast.measured import MeasuredStep
 from ddoctor.forecast.optimizers import OPTIMIZERS
 from ddoctor.forecast.options import PlanRequest
+from ddoctor.forecast.zero import ON_CPU, ON_NVME, STAGES, Zero
+from ddoctor.forecast.zero_forecast import ZeroClosedForm
 
 if TYPE_CHECKING:
     from ddoctor.forecast.model.forecasting import Forecast
 
 GIB = 2**30
-WHOLE = ("one-gpu", "ddp")
-"""Strategies with the whole model on each GPU."""
+WHOLE = ("one-gpu", "ddp", "zero-1")
+"""Strategies with all weights and gradients on each GPU."""
 OFFLOADED: Strategy = "fsdp-offload"
 
 
@@ -33,25 +44,30 @@ def plan(
     work: PlanRequest,
     measured: MeasuredStep | None = None,
     forecast: Forecast | None = None,
+    zero: Zero | None = None,
 ) -> Plan:
     """Return the plan by a forecast on fake tensors; None: by closed form.
+
+    ``zero``: with DeepSpeed instead of DDP and FSDP.
 
     Raises:
         DoctorError: the global batch is a multiple of no number of GPUs × micro-batch, or the
             model cannot be forecast.
     """
-    memory = forecast or ClosedForm(model)
-    rows = tuple(_rows(model, memory, device, gpus, work, measured))
+    own = ClosedForm(model) if zero is None else ZeroClosedForm(model, zero.buffers)
+    memory = forecast or own
+    rows = tuple(_rows(model, memory, device, gpus, work, measured, zero))
     if not rows:
         raise DoctorError(
             f"a global batch of {work.global_batch} is not a multiple of {work.micro_batch} "
             f"samples on {' or '.join(map(str, gpus))} GPUs: change --global-batch or --micro-batch"
         )
-    best = _choose(rows)
+    asked = zero.strategy if zero is not None else None
+    best = _choose([row for row in rows if row.strategy == asked]) or _choose(rows)
     shown = best or _least(rows)
     way = _way(shown)
     # Rows without CPU offload, and how to make them fit.
-    bare = shown if shown.strategy != OFFLOADED else _least(rows)
+    bare = _least(rows) if shown.offloads else shown
     weights = model.parameters * WEIGHT[model.precision]
     half = model.parameters * COMPUTING[model.precision]
     return Plan(
@@ -68,7 +84,7 @@ def plan(
         activations_known=bool(model.activations) or memory.way != "closed form",
         rows=rows,
         chosen=None if best is None else rows.index(best),
-        reason=_reason(rows, best, device),
+        reason=_reason(rows, best, device, asked),
         blocks=model.blocks,
         sequence=memory.sequence,
         micro_batch=work.micro_batch,
@@ -84,6 +100,7 @@ def plan(
         host_peaks=None if work.quantize else host_peaks(model, shown),
         checkpoint=round(weights),
         checkpoint_bf16=round(half) if half < weights else None,
+        zero=None if zero is None else zero.buffers,
     )
 
 
@@ -124,6 +141,7 @@ def _rows(
     gpus: Sequence[int],
     work: PlanRequest,
     measured: MeasuredStep | None,
+    zero: Zero | None,
 ) -> Iterator[PlanRow]:
     def row(way: ForecastRow) -> PlanRow:
         parts, host = forecast.parts(way), forecast.host(way)
@@ -139,6 +157,7 @@ def _rows(
             gpus=way.gpus,
             parts=parts,
             host=host,
+            nvme=forecast.nvme(way),
             fit=fit,
             accumulation=way.accumulation,
             moment=forecast.moment(way),
@@ -149,23 +168,40 @@ def _rows(
         if accumulation := accumulated(work, number):
             ways = [
                 ForecastRow(strategy=strategy, gpus=number, accumulation=accumulation)
-                for strategy in _strategies(number)
+                for strategy in _strategies(number, zero)
             ]
             found = [row(way) for way in ways]
             yield from found
-            if OPTIMIZERS[model.optimizer].on_cpu and all(one.fit == "too-much" for one in found):
-                yield row(replace(ways[-1], strategy=OFFLOADED))
+            for others in _slower(zero) if OPTIMIZERS[model.optimizer].on_cpu else ():
+                if any(one.fit in ("fits", "tight") for one in found):
+                    break
+                listed = [one.strategy for one in found]
+                new = [one for one in others if one not in listed]
+                more = [row(replace(ways[-1], strategy=strategy)) for strategy in new]
+                found += more
+                yield from more
 
 
 def _way(row: PlanRow) -> ForecastRow:
     return ForecastRow(strategy=row.strategy, gpus=row.gpus, accumulation=row.accumulation)
 
 
-def _strategies(gpus: int) -> tuple[Strategy, ...]:
+def _strategies(gpus: int, zero: Zero | None) -> tuple[Strategy, ...]:
+    if zero is not None:
+        # One GPU shares nothing with others, so that the stages differ in their buffers only.
+        stages = STAGES if gpus > 1 else STAGES[:1]
+        if zero.strategy is None or zero.strategy in stages:
+            return stages
+        return (*stages, zero.strategy)
     if gpus == 1:
         return ("one-gpu",)
     hybrid: tuple[Strategy, ...] = ("fsdp-hybrid",) if gpus > GPUS_PER_HOST else ()
     return ("ddp", "fsdp-gradients", "fsdp", *hybrid)
+
+
+def _slower(zero: Zero | None) -> tuple[tuple[Strategy, ...], ...]:
+    """Return the strategies to add, one group after another, as long as nothing fits."""
+    return ((OFFLOADED,),) if zero is None else (ON_CPU, (ON_NVME,))
 
 
 def _choose(rows: Sequence[PlanRow]) -> PlanRow | None:
@@ -176,10 +212,13 @@ def _choose(rows: Sequence[PlanRow]) -> PlanRow | None:
     """
     kinds = ((fit, offloaded) for offloaded in (False, True) for fit in ("fits", "tight"))
     for fit, offloaded in kinds:
-        good = [row for row in rows if row.fit == fit and (row.strategy == OFFLOADED) == offloaded]
+        good = [row for row in rows if row.fit == fit and row.offloads == offloaded]
         whole = [row for row in good if row.strategy in WHOLE]
         if whole:
             return whole[-1] if fit == "fits" else _smallest(good)
+        if good and offloaded and fit == "fits":
+            # They come in the order of what they move.
+            return good[0]
         if good:
             # Of the sharded strategies, the one with most free memory: the forecast is coarse.
             return _smallest(row for row in good if row.gpus == good[0].gpus)
@@ -188,33 +227,48 @@ def _choose(rows: Sequence[PlanRow]) -> PlanRow | None:
 
 def _least(rows: Sequence[PlanRow]) -> PlanRow:
     """Return the row that needs least GPU memory, without CPU offload."""
-    return _smallest(row for row in rows if row.strategy != OFFLOADED)
+    return _smallest(row for row in rows if not row.offloads)
 
 
 def _smallest(rows: Iterable[PlanRow]) -> PlanRow:
     return min(rows, key=lambda row: row.parts.total)
 
 
-def _reason(rows: Sequence[PlanRow], best: PlanRow | None, device: PlannedGpu) -> str:
+def _reason(
+    rows: Sequence[PlanRow], best: PlanRow | None, device: PlannedGpu, asked: Strategy | None
+) -> str:
     if best is None:
         least = _smallest(rows)
         return (
             f"nothing fits: the smallest needs {_gib(least.parts.total)} on each of {least.gpus} "
             f"GPUs, and {device.name} has {_gib(device.memory)}"
         )
-    if best.strategy == OFFLOADED:
-        return (
-            "nothing fits without CPU offload: the smallest needs "
-            f"{_gib(_least(rows).parts.total)}, and {device.name} has {_gib(device.memory)}; each "
-            f"rank needs {_gib(best.host)} of its host's memory"
-        )
     room = f"{_gib(device.memory - best.parts.total)} of {_gib(device.memory)} stay free"
+    if best.strategy == asked:
+        return f"as configured: {room}{_beside(best)}"
+    other = f"{TITLES[asked]}, as configured, does not fit; " if asked is not None else ""
+    if best.offloads:
+        return (
+            f"{other}nothing fits without CPU offload: the smallest needs "
+            f"{_gib(_least(rows).parts.total)}, and {device.name} has {_gib(device.memory)}"
+            f"{_beside(best)}"
+        )
+    if best.strategy == "zero-1" and best.gpus > 1:
+        return f"{other}each GPU holds all weights and gradients: {room}"
     if best.strategy in WHOLE:
         unneeded = "; sharding is unnecessary" if best.gpus > 1 else ""
         return f"one GPU holds the whole model: {room}{unneeded}"
     whole = [row.fit for row in rows if row.strategy in WHOLE]
     told = "tight on one GPU" if "tight" in whole else "too much for one GPU"
-    return f"the whole model is {told}; sharded over {best.gpus}, {room}"
+    return f"{other}the whole model is {told}; sharded over {best.gpus}, {room}"
+
+
+def _beside(row: PlanRow) -> str:
+    """Return what a rank needs besides the GPU, after a semicolon."""
+    if not row.offloads:
+        return ""
+    disk = f", and {_gib(row.nvme)} on NVMe" if row.nvme else ""
+    return f"; each rank needs {_gib(row.host)} of its host's memory{disk}"
 
 
 def _told(model: Model) -> str:

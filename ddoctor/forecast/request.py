@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +20,7 @@ from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.from_run import RunBundle
 from ddoctor.forecast.method import SFT
 from ddoctor.forecast.options import PlanRequest, Precision
+from ddoctor.forecast.zero import Zero, check_optimizer
 
 if TYPE_CHECKING:
     from ddoctor.forecast.model.forecasting import Forecast
@@ -56,18 +58,25 @@ def plan(wanted: PlanRequest) -> Plan:
     if wanted.micro_batch is None and (wanted.samples or wanted.global_batch):
         raise DoctorError("--samples and --global-batch need --micro-batch")
     usual = precision or "bf16-mixed", optimizer or "adamw"
+    zero = taken.zero or Zero() if wanted.engine == "deepspeed" else None
+    if zero is not None:
+        check_optimizer(usual[1])
+        if usual[0] == "bf16":
+            # DeepSpeed keeps master weights in fp32.
+            usual = "bf16-mixed", usual[1]
+            step = step and replace(step, precision=usual[0])
     if wanted.model is not None or wanted.workload is not None:
         wanted = replace(wanted, micro_batch=wanted.micro_batch or 1)
-        model, forecast = _read(wanted, *usual, device, lengths)
+        model, forecast = _read(wanted, *usual, device, lengths, zero)
     elif run is None or wanted.params is not None:
         model = _in_numbers(wanted, *usual)
     elif wanted.trainable is not None:
         raise DoctorError("--trainable goes with --params: the measured run defines it")
     else:
-        model = run.model(wanted)
+        model = replace(run.model(wanted), precision=usual[0])
     if step is not None:
         step.check(model)
-    planned = planning.plan(model, device, gpus, wanted, step, forecast)
+    planned = planning.plan(model, device, gpus, wanted, step, forecast, zero)
     method = (wanted.method or SFT).text
     return msgspec.structs.replace(
         planned,
@@ -149,11 +158,13 @@ def _read(
     optimizer: str,
     device: PlannedGpu,
     lengths: SampleLengths | None,
+    zero: Zero | None,
 ) -> tuple[Model, Forecast | None]:
     """Return the model and its forecast; None: closed form, as it cannot run without data."""
     # These import torch.
     from ddoctor.forecast.model.blueprint import from_config, from_factory
     from ddoctor.forecast.model.forecasting import Forecast, Undecided
+    from ddoctor.forecast.model.zero import ZeroForecast
 
     method = wanted.method or SFT
     blueprint = (
@@ -174,9 +185,10 @@ def _read(
     model = replace(model, forwards=2 if method.compares else 1)
     length = blueprint.length(wanted.sequence)
     share = wanted.vllm_share
-    forecast = Forecast(
+    kind = Forecast if zero is None else partial(ZeroForecast, buffers=zero.buffers)
+    forecast = kind(
         blueprint=blueprint,
-        precision=precision,
+        precision="bf16" if zero is not None and precision != "fp32" else precision,
         optimizer=optimizer,
         samples=wanted.micro_batch or 1,
         length=length,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddoctor.evidence.plan import GPUS_PER_HOST, PlanRow, StepTime
-from ddoctor.forecast import exchange
+from ddoctor.evidence.plan import GPUS_PER_HOST, OFFLOADED, PlanRow, StepTime
+from ddoctor.forecast import exchange, offloading
 from ddoctor.forecast.closed_form import ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.measured import MeasuredStep
@@ -20,7 +20,7 @@ def step(
     model: Model, device: PlannedGpu, row: ForecastRow, measured: MeasuredStep | None
 ) -> StepTime | None:
     """Return a row's step time; None: not known, as with an optimizer step on a CPU."""
-    if row.strategy == "fsdp-offload":
+    if row.strategy in OFFLOADED:
         return None
     return (by_roofline if measured is None else measured.step)(model, device, row)
 
@@ -46,12 +46,13 @@ def by_roofline(
     if gpu is None or model.work is None or device.model is None:
         return None
     shards = 1
-    if row.strategy.startswith("fsdp"):
+    if row.strategy.startswith(("fsdp", "zero")):
         shards = min(row.gpus, GPUS_PER_HOST) if row.strategy == "fsdp-hybrid" else row.gpus
     parts = phases(model.work, gpu, shards)
     links, each = exchange.known(device.model), parts.micro_batch
     exposed = links.exposed(model, row.strategy, row.gpus, each)
-    if exposed is None:
+    updating = links.updating(model, row.strategy, row.gpus)
+    if exposed is None or updating is None:
         return None
     times = exchange.times(row.strategy, row.accumulation)
     compute = row.accumulation * each + (row.accumulation - 1) * parts.summing + parts.optimizer
@@ -59,7 +60,7 @@ def by_roofline(
     peak = gpu.peak(half=model.precision != "fp32")
     return StepTime(
         compute=compute,
-        exposed=times * exposed,
+        exposed=times * exposed + updating,
         share_of_peak=row.accumulation * model.work.flops / compute / peak,
     )
 
@@ -78,7 +79,8 @@ def links(
     else:
         return ""
     far = any(row.gpus > GPUS_PER_HOST for row in rows)
-    near = any(1 < row.gpus <= GPUS_PER_HOST and row.step is None for row in rows)
+    timed = [row for row in rows if not row.offloads]
+    near = any(1 < row.gpus <= GPUS_PER_HOST and row.step is None for row in timed)
     used = {"between hosts": found.between} if far else {}
     used |= {"within a host": found.within} if near else {}
     told = [
@@ -89,7 +91,7 @@ def links(
     unknown = " and ".join(where for where, link in used.items() if link is None)
     if unknown:
         told.append(f"not known {unknown}: pass a bundle of the probe collectives with --measured")
-    return "; ".join(told)
+    return "; ".join([*told, *offloading.told(model, device, rows)])
 
 
 def roofline(model: Model, device: PlannedGpu, *, tf32: bool = False) -> Roofline | None:

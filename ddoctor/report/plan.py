@@ -19,6 +19,13 @@ NAMES: Mapping[Strategy, str] = {
     "fsdp": "FSDP",
     "fsdp-hybrid": "FSDP hybrid",
     "fsdp-offload": "FSDP on CPU",
+    "zero-1": "ZeRO-1",
+    "zero-2": "ZeRO-2",
+    "zero-3": "ZeRO-3",
+    "zero-2-offload": "ZeRO-2 offload",
+    "zero-3-offload": "ZeRO-3 offload",
+    "zero-3-cpu": "ZeRO-3 on CPU",
+    "zero-3-nvme": "ZeRO-3 NVMe",
 }
 HEADS = {
     "parameters": "param.",
@@ -72,6 +79,8 @@ def table(plan: Plan, *, narrow: bool = False) -> Grid:
     # Without room for it, the reason for the recommendation says so.
     if any(row.host for row in plan.rows) and not narrow:
         columns["host"] = [row.host for row in plan.rows]
+    if any(row.nvme for row in plan.rows) and not narrow:
+        columns["NVMe"] = [row.nvme for row in plan.rows]
     rows = tuple(
         (
             NAMES[row.strategy],
@@ -85,6 +94,8 @@ def table(plan: Plan, *, narrow: bool = False) -> Grid:
     title = "GiB on each GPU"
     if "host" in columns:
         title += "; host: additional host memory of each rank"
+    if "NVMe" in columns:
+        title += "; NVMe: disk space of each rank"
     if timed:
         derived = f"as measured, {DERIVED}: derived" if plan.measured else "by roofline"
         title += f"; step times {derived}"

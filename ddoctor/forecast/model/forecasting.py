@@ -128,10 +128,17 @@ class Forecast:
         trained = lying["Sharded Param"] + shares.gradients // row.gpus + shares.states
         return trained + self.companions.on_host(row)
 
+    def nvme(self, row: ForecastRow) -> int:
+        """Return 0: FSDP keeps nothing on NVMe."""
+        return 0
+
     def moment(self, row: ForecastRow) -> str:
         """Return the phase and the module of the peak."""
         if self.parts(row) != self._in_step(row):
             return "generation of completions"
+        return self._moment(row)
+
+    def _moment(self, row: ForecastRow) -> str:
         peak = self._spread(row).peak
         module = peak.module.partition(".")[2]
         at = f", at {module}" if module and peak.phase != "optimizer" else ""
@@ -143,20 +150,17 @@ class Forecast:
         Tensor memory grows linearly with the samples in each phase, so that two sizes suffice.
         Fragmentation does not, so it is forecast again near the limit.
         """
-        one = self._spread(row)
-        two = replace(self, samples=2 * self.samples)._spread(row)
-        now = self._in_step(row)
-        beside = now.used - one.total
-        doubled = {peak.phase: peak.total for peak in two.peaks}
+        one, now = self._used(row), self._in_step(row)
+        doubled = replace(self, samples=2 * self.samples)._used(row)
 
         def most(unused: float) -> int:
-            room = memory / self.doubt / (1 + unused) - beside
+            room = memory / self.doubt / (1 + unused)
             found = []
-            for peak in one.peaks:
-                more = doubled[peak.phase] - peak.total
+            for phase, used in one.items():
+                more = doubled[phase] - used
                 if more > 0:
-                    found.append(int(self.samples * (1 + (room - peak.total) / more)))
-                elif peak.total > room:
+                    found.append(int(self.samples * (1 + (room - used) / more)))
+                elif used > room:
                     return 0
             return max(0, min(found, default=self.samples))
 
@@ -187,8 +191,8 @@ class Forecast:
             others["8 bits"] = replace(self, optimizer="adamw-8bit")
         now = self.parts(row).total
         saved = {name: now - one.parts(row).total for name, one in others.items()}
-        if row.strategy != "fsdp-offload" and OPTIMIZERS[self.optimizer].on_cpu:
-            saved["offload"] = now - self.parts(replace(row, strategy="fsdp-offload")).total
+        if (offloaded := self._offloaded(row)) is not None:
+            saved["offload"] = now - self.parts(offloaded).total
         return saved
 
     @property
@@ -205,6 +209,17 @@ class Forecast:
     def work(self) -> StepWork | None:
         """Return the operators of a step with one micro-batch, recomputation included."""
         return self._step(None, 1).work
+
+    def _used(self, row: ForecastRow) -> Mapping[str, int]:
+        """Return the bytes in use at the peak of each phase."""
+        one = self._spread(row)
+        beside = self._in_step(row).used - one.total
+        return {peak.phase: peak.total + beside for peak in one.peaks}
+
+    def _offloaded(self, row: ForecastRow) -> ForecastRow | None:
+        if row.strategy == "fsdp-offload" or not OPTIMIZERS[self.optimizer].on_cpu:
+            return None
+        return replace(row, strategy="fsdp-offload")
 
     @property
     def _computing(self) -> torch.dtype | None:
