@@ -13,9 +13,11 @@ import yaml
 
 from ddoctor.commands.plan import PlanOptions
 from ddoctor.commands.run import StartOptions
+from ddoctor.forecast import request
 from ddoctor.options import BEFORE_A_COMMAND, parse, words
 from ddoctor.probing import catalog
 from ddoctor.probing.options import ProbeOptions
+from ddoctor.report.plan import table
 from ddoctor.training.options import RunOptions
 from ddoctor.training.rank import RankOptions
 from ddoctor.training.rewrite import rewritten
@@ -55,6 +57,17 @@ def test_every_plan_is_understood() -> None:
     assert commands
     for command in commands:
         assert parse(PlanOptions, shlex.split(command), "plan") is not None
+
+
+def test_the_table_of_zero_is_what_a_plan_shows() -> None:
+    text = (README.parent / "docs/guides/plan.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ddoctor plan (.* --engine deepspeed .*)$", text, re.MULTILINE)
+    options = parse(PlanOptions, shlex.split(command), "plan")
+    assert options is not None
+    grid = table(request.plan(options), narrow=True)
+    (shown,) = re.findall(r"^```\n(  strategy .*?)```$", text, re.DOTALL | re.MULTILINE)
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert lines == [" ".join(row).strip() for row in (grid.head, *grid.rows)]
 
 
 @pytest.mark.parametrize("page", [*GUIDES, README], ids=lambda path: path.stem)

@@ -16,7 +16,7 @@ class PlanOptions(PlanRequest, ReportOptions):
 
 
 def plan(options: PlanOptions) -> int:
-    """Forecast GPU memory and time; recommend DDP or FSDP."""
+    """Forecast GPU memory and time; recommend DDP, FSDP or ZeRO."""
     from ddoctor import engine
     from ddoctor.errors import DoctorError
     from ddoctor.evidence.section import Evidence

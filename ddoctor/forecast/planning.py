@@ -259,8 +259,11 @@ def _reason(
         unneeded = "; sharding is unnecessary" if best.gpus > 1 else ""
         return f"one GPU holds the whole model: {room}{unneeded}"
     whole = [row.fit for row in rows if row.strategy in WHOLE]
-    told = "tight on one GPU" if "tight" in whole else "too much for one GPU"
-    return f"{other}the whole model is {told}; sharded over {best.gpus}, {room}"
+    told = "tight" if "tight" in whole else "too much"
+    if best.strategy in STAGES:
+        return f"{other}ZeRO-1 is {told}; sharded over {best.gpus}, {room}"
+    where = "on" if "tight" in whole else "for"
+    return f"the whole model is {told} {where} one GPU; sharded over {best.gpus}, {room}"
 
 
 def _beside(row: PlanRow) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -18,12 +18,15 @@ from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
 from ddoctor.forecast.companions import companions
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.from_run import RunBundle
+from ddoctor.forecast.measured import MeasuredStep
 from ddoctor.forecast.method import SFT
 from ddoctor.forecast.options import PlanRequest, Precision
 from ddoctor.forecast.zero import Zero, check_optimizer
 
 if TYPE_CHECKING:
     from ddoctor.forecast.model.forecasting import Forecast
+
+Kind = TypeVar("Kind", Model, MeasuredStep)
 
 USUAL_GPUS = "1,2,4,8"
 DEFINED = "goes with --params: --model and --workload define it"
@@ -59,12 +62,6 @@ def plan(wanted: PlanRequest) -> Plan:
         raise DoctorError("--samples and --global-batch need --micro-batch")
     usual = precision or "bf16-mixed", optimizer or "adamw"
     zero = taken.zero or Zero() if wanted.engine == "deepspeed" else None
-    if zero is not None:
-        check_optimizer(usual[1])
-        if usual[0] == "bf16":
-            # DeepSpeed keeps master weights in fp32.
-            usual = "bf16-mixed", usual[1]
-            step = step and replace(step, precision=usual[0])
     if wanted.model is not None or wanted.workload is not None:
         wanted = replace(wanted, micro_batch=wanted.micro_batch or 1)
         model, forecast = _read(wanted, *usual, device, lengths, zero)
@@ -73,7 +70,10 @@ def plan(wanted: PlanRequest) -> Plan:
     elif wanted.trainable is not None:
         raise DoctorError("--trainable goes with --params: the measured run defines it")
     else:
-        model = replace(run.model(wanted), precision=usual[0])
+        model = run.model(wanted)
+    if zero is not None:
+        check_optimizer(model.optimizer)
+        model, step = _with_masters(model), step and _with_masters(step)
     if step is not None:
         step.check(model)
     planned = planning.plan(model, device, gpus, wanted, step, forecast, zero)
@@ -86,6 +86,11 @@ def plan(wanted: PlanRequest) -> Plan:
         lengths=lengths,
         cache=0 if forecast is None else forecast.companions.cache,
     )
+
+
+def _with_masters(one: Kind) -> Kind:
+    """Return it with the master weights in fp32 that DeepSpeed keeps of weights in bf16."""
+    return replace(one, precision="bf16-mixed") if one.precision == "bf16" else one
 
 
 def _check(wanted: PlanRequest) -> None:

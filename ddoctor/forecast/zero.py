@@ -32,6 +32,8 @@ USUAL = ZeroBuffers(
 # offload_config.py: buffers between NVMe and the GPU, those of the optimizer's step (of weights,
 # momentum, variance and gradient), and the elements that stay in host memory.
 PARAMETER_BUFFERS, OPTIMIZER_BUFFERS, KEPT_IN_HOST = 5, 4, 1_000_000_000
+# A transformer's layer has 12 h² parameters, and the largest of its matrices 4 h².
+OF_LAYER = 1 / 3
 DOUBLE = 8
 """Bytes of a gradient while its norm is taken (get_grad_norm_direct)."""
 
@@ -65,15 +67,15 @@ class ZeroModel:
 
     @classmethod
     def of(cls, model: Model) -> ZeroModel:
-        """Return what is known of a model in numbers: its layers count as modules."""
+        """Return what is known of a model in numbers, with layers as those of a transformer."""
         weight = COMPUTING[model.precision]
         return cls(
             trained=model.trainable,
             frozen=(model.parameters - model.trainable) * weight,
             weight=weight,
             optimizer=model.optimizer,
-            largest_module=model.parameters / model.layers,
-            largest_tensor=model.trainable / model.layers,
+            largest_module=OF_LAYER * model.parameters / model.layers,
+            largest_tensor=OF_LAYER * model.trainable / model.layers,
         )
 
     @property
