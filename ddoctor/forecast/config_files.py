@@ -44,6 +44,7 @@ COUNTS: Mapping[str, Sequence[str]] = {
     "global_batch": ("train_batch_size", "training.global_batch_size"),
 }
 EPOCHS = ("num_epochs", "num_train_epochs")
+ACCUMULATION = ("gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps")
 OPTIMIZER = ("optim", "optimizer", "optimizer.name", "optimizer.type")
 ATTENTION = ("attn_implementation", "flash_attn", "flash_attention")
 ATTENTIONS: Mapping[str, Attention] = {
@@ -191,7 +192,7 @@ class _Config:
     @property
     def accumulated(self) -> Setting | None:
         """Micro-batches of an optimizer step, where they are several."""
-        one = self._first(("gradient_accumulation_steps",))
+        one = self._first(ACCUMULATION)
         return one if one is not None and (one.number or 0) > 1 else None
 
     @property

@@ -1,7 +1,7 @@
 """The memory that DeepSpeed's ZeRO takes for a model, by DeepSpeed's own allocations.
 
 Sources: deepspeed/runtime/zero (0.19), stage_1_and_2.py for stages 1 and 2, stage3.py for stage 3;
-each constant and term names its function. Compared with DeepSpeed on two CPU ranks, the memory is
+each constant and term names its function. Compared with DeepSpeed on CPU ranks, the memory is
 right to 6 % (tests/forecast/test_zero.py). Sizes are in elements, and memory is in bytes.
 """
 
@@ -148,7 +148,8 @@ def _replicated(model: ZeroModel, row: ForecastRow, buffers: ZeroBuffers) -> Zer
     kept = 0.0 if offloads else weight * share  # copy_grads_in_partition
     held, early = (kept if accumulates else 0.0), _several(model, buffers)
     reduced = held + kept
-    if row.strategy == "zero-1" and (accumulates or not buffers.overlap):
+    waits = row.strategy == "zero-1" and (accumulates or not buffers.overlap)
+    if waits:
         # process_gradients reduces none before the last micro-batch, or before its end. What it
         # then copies to a bucket, and to the rank's part, it frees.
         held, early = weight * model.trained, False
@@ -164,7 +165,12 @@ def _replicated(model: ZeroModel, row: ForecastRow, buffers: ZeroBuffers) -> Zer
         temporaries=casts,
     )
     moments = (
-        Moment(phase="forward", gradients=held if accumulates else 0.0, communication=beside),
+        Moment(
+            phase="forward",
+            gradients=held if accumulates else 0.0,
+            # Only a reduction frees the buckets (_release_ipg_buffers).
+            communication=beside + (buckets if waits and accumulates else 0.0),
+        ),
         Moment(
             phase="backward",
             gradients=(last.gradients if early else held) + weight * model.largest_tensor,
@@ -176,24 +182,31 @@ def _replicated(model: ZeroModel, row: ForecastRow, buffers: ZeroBuffers) -> Zer
             phase="optimizer",
             gradients=kept,
             communication=beside,
-            temporaries=0.0
-            if offloads
-            # step frees the 16-bit gradients before the update.
-            else max(
-                _cast(model, share),
-                _update(model, share) - kept,
-                DOUBLE * min(model.largest_tensor, share),
-            ),
+            temporaries=0.0 if offloads else _flat_step(model, share),
         ),
     )
     states = FLOAT * share + model.states(share)
-    if not offloads:
-        return ZeroMemory(parameters=model.whole, optimizer=states, moments=moments)
+    return ZeroMemory(
+        parameters=model.whole,
+        optimizer=0.0 if offloads else states,
+        moments=moments,
+        host=states + _of_host(model, share, accumulates=accumulates) if offloads else 0.0,
+    )
+
+
+def _flat_step(model: ZeroModel, share: float) -> float:
+    """Return bytes of temporaries of the optimizer's step at stage 1 or 2."""
+    # step frees the 16-bit gradients before the update.
+    updating = _update(model, share) - model.weight * share
+    return max(_cast(model, share), updating, DOUBLE * min(model.largest_tensor, share))
+
+
+def _of_host(model: ZeroModel, share: float, *, accumulates: bool) -> float:
+    """Return bytes of the host's buffers at stage 2."""
     # single_partition_of_fp32_groups.grad, param_buffer_of_bit16_for_cpu_offload_groups,
     # temp_grad_buffer_for_cpu_offload, and accumulated_grads_in_cpu.
-    host = states + (FLOAT + weight) * share + weight * model.largest_tensor
-    host += weight * share if accumulates else 0.0
-    return ZeroMemory(parameters=model.whole, optimizer=0.0, moments=moments, host=host)
+    found = (FLOAT + model.weight) * share + model.weight * model.largest_tensor
+    return found + (model.weight * share if accumulates else 0.0)
 
 
 def _sharded(model: ZeroModel, row: ForecastRow, buffers: ZeroBuffers) -> ZeroMemory:

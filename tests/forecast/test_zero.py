@@ -32,36 +32,37 @@ def numbers(trained: float, largest: float = 0.0, optimizer: str = "adamw-fp32")
     )
 
 
-# DeepSpeed 0.19.8 with two CPU ranks, by all storages alive: 8 blocks of two bfloat16 matrices of
+# DeepSpeed 0.19.8 on CPU ranks, by all storages alive: 8 blocks of two bfloat16 matrices of
 # 256 × 1024, a head of 256 × 2048, buckets of 1e6 elements; what the host keeps is in it. Bytes of
 # each parameter: between two steps, and at the peaks of the forward pass, the backward pass and the
 # optimizer's step. Activations are 0.02 of it.
+Peaks = tuple[float, float, float, float | None]
 MEASURED = 4_718_592
 HEAD = 256 * 2048
-ON_TWO_RANKS = [
-    ("zero-1", "adamw", False, 1, (8.00, 8.02, 10.42, 12.00)),
-    ("zero-2", "adamw", False, 1, (8.00, 8.02, 9.54, 12.00)),
-    ("zero-2", "adamw-fp32", True, 2, (8.00, 9.02, 10.97, 12.00)),
-    ("zero-3", "adamw", True, 1, (8.42, 10.88, 11.32, 12.42)),
-    ("zero-2-offload", "adamw", False, 1, (11.44, 11.46, 12.88, None)),
-    ("zero-3-offload", "adamw", True, 1, (10.42, 12.88, 13.43, None)),
-    ("zero-3-cpu", "adamw", True, 1, (10.42, 12.88, 13.43, None)),
+ON_RANKS: list[tuple[Strategy, int, str, bool, int, Peaks]] = [
+    ("zero-1", 2, "adamw", False, 1, (8.00, 8.02, 10.42, 12.00)),
+    ("zero-2", 2, "adamw", False, 1, (8.00, 8.02, 9.54, 12.00)),
+    ("zero-2", 2, "adamw-fp32", True, 2, (8.00, 9.02, 10.97, 12.00)),
+    ("zero-3", 2, "adamw", True, 1, (8.42, 10.88, 11.32, 12.42)),
+    ("zero-2-offload", 2, "adamw", False, 1, (11.44, 11.46, 12.88, None)),
+    ("zero-3-offload", 2, "adamw", True, 1, (10.42, 12.88, 13.43, None)),
+    ("zero-3-cpu", 2, "adamw", True, 1, (10.42, 12.88, 13.43, None)),
+    ("zero-1", 4, "adamw-fp32", True, 3, (5.00, 7.86, 8.08, 7.06)),
+    ("zero-2", 4, "adamw", True, 1, (5.00, 5.02, 6.86, 7.06)),
 ]
 
 
-@pytest.mark.parametrize(("strategy", "optimizer", "overlap", "turns", "measured"), ON_TWO_RANKS)
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "optimizer", "overlap", "turns", "measured"), ON_RANKS
+)
 def test_what_deepspeed_took(
-    strategy: Strategy,
-    optimizer: str,
-    overlap: bool,
-    turns: int,
-    measured: tuple[float, float, float, float | None],
+    strategy: Strategy, ranks: int, optimizer: str, overlap: bool, turns: int, measured: Peaks
 ) -> None:
     model = numbers(MEASURED, HEAD, optimizer)
     buffers = replace(
         USUAL, reduce_bucket=1_000_000, prefetch_bucket=1_000_000, persistence=0, overlap=overlap
     )
-    found = of(strategy, model, 2, buffers, turns)
+    found = of(strategy, model, ranks, buffers, turns)
     kept = found.parameters + found.optimizer + found.host
     moments = {
         one.phase: one.gradients + one.communication + one.temporaries for one in found.moments

@@ -61,6 +61,12 @@ def test_the_stage(tmp_path: Path, text: str | dict[str, Any], strategy: Strateg
     assert taken.settings[0].name == "--engine"
 
 
+def test_the_accumulation_of_accelerate(tmp_path: Path) -> None:
+    text = "deepspeed_config:\n  zero_stage: 2\n  gradient_accumulation_steps: 4\n"
+    wanted, _ = read(tmp_path, text, micro_batch=2, gpus="8")
+    assert wanted.global_batch == 64
+
+
 def test_a_mix_that_no_row_has_is_told(tmp_path: Path) -> None:
     _, taken = read(tmp_path, of_deepspeed(1, "cpu"))
     assert zero(taken).strategy == "zero-1"
