@@ -17,8 +17,8 @@ def host_peaks(model: Model, row: PlanRow) -> HostPeaks:
     weights = model.parameters * WEIGHT[model.precision]
     computing = model.parameters * COMPUTING[model.precision]
     saving = 0.0
-    # torch.distributed.checkpoint.state_dict, full_state_dict with cpu_offload: rank 0 has the whole
-    # model in host memory. DDP has it on each GPU, and saves tensor by tensor.
+    # torch.distributed.checkpoint.state_dict, full_state_dict with cpu_offload: rank 0 has all of
+    # the model in host memory. DDP has it on each GPU, and saves tensor by tensor.
     if row.strategy.startswith("fsdp"):
         saving = weights
     elif row.strategy.startswith("zero-3"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.plan import Strategy
 from ddoctor.forecast.closed_form import ForecastRow
+from ddoctor.forecast.companions import Companions
 from ddoctor.forecast.model.blueprint import from_config
 from ddoctor.forecast.model.forecasting import WORKSPACE
 from ddoctor.forecast.model.zero import ZeroForecast
@@ -74,6 +76,19 @@ def test_the_host_and_nvme(found: ZeroForecast) -> None:
     on_cpu = found.parts(row("zero-3-cpu"))
     assert on_cpu.optimizer == 0
     assert on_cpu.gradients < found.parts(row("zero-3")).gradients
+
+
+def test_the_reference_of_dpo_is_where_the_weights_are(found: ZeroForecast) -> None:
+    size = 8 * 2**20
+    paired = dataclasses.replace(found, companions=Companions(reference=size))
+    sizes = {
+        name: paired.parts(row(name)).reference
+        for name in ("zero-1", "zero-2-offload", "zero-3", "zero-3-cpu", "zero-3-nvme")
+    }
+    assert list(sizes.values()) == [size, size, size // 8, 0, 0]
+    cpu, nvme = row("zero-3-cpu"), row("zero-3-nvme")
+    assert paired.host(cpu) - found.host(cpu) == size // 8
+    assert paired.nvme(nvme) - found.nvme(nvme) == size // 8
 
 
 @pytest.mark.ward
