@@ -12,6 +12,7 @@ from ddoctor.evidence.section import Part, Section
 
 Strategy = Literal[
     "one-gpu",
+    "one-copy",
     "ddp",
     "fsdp-gradients",
     "fsdp",
@@ -25,14 +26,15 @@ Strategy = Literal[
     "zero-3-cpu",
     "zero-3-nvme",
 ]
-"""fsdp-gradients: gradients and optimizer states sharded, as FSDP's SHARD_GRAD_OP and ZeRO-2.
-fsdp-hybrid: sharded within a host, replicated across hosts. fsdp-offload: the shards and the
-optimizer's step are on the CPU. zero-1 to zero-3: DeepSpeed's stages. zero-2-offload and
-zero-3-offload: the optimizer is on the CPU; zero-3-cpu: the parameters, too; zero-3-nvme: both are
-on NVMe, and the step is on the CPU."""
+"""one-copy: model parallelism without data parallelism. fsdp-gradients: gradients and optimizer
+states sharded, as FSDP's SHARD_GRAD_OP and ZeRO-2. fsdp-hybrid: sharded within a host, replicated
+across hosts. fsdp-offload: the shards and the optimizer's step are on the CPU. zero-1 to zero-3:
+DeepSpeed's stages. zero-2-offload and zero-3-offload: the optimizer is on the CPU; zero-3-cpu: the
+parameters, too; zero-3-nvme: both are on NVMe, and the step is on the CPU."""
 
 TITLES: Mapping[Strategy, str] = {
     "one-gpu": "one GPU",
+    "one-copy": "one copy",
     "ddp": "DDP",
     "fsdp-gradients": "FSDP, gradients and states sharded",
     "fsdp": "FSDP, all sharded",
@@ -117,6 +119,40 @@ class MemoryParts(Part, frozen=True, kw_only=True):
         return tuple(msgspec.structs.asdict(self).items())
 
 
+class ModelParallel(Part, frozen=True, kw_only=True):
+    """The numbers of GPUs that share one copy of the model, by what they divide."""
+
+    tensor: int = 1
+    """Divides each matrix and, as sequence parallelism, what is between them (arXiv 2205.05198)."""
+    pipeline: int = 1
+    """Divides the blocks into stages."""
+    context: int = 1
+    """Divides each sequence."""
+    expert: int = 1
+    """Divides the experts between data-parallel ranks."""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of one copy; experts are divided between copies."""
+        return self.tensor * self.pipeline * self.context
+
+    @property
+    def words(self) -> str:
+        """The sizes above 1, as of one copy; empty: there is none."""
+        return self.of(1).removeprefix("1 × ")
+
+    def of(self, copies: int) -> str:
+        """The sizes above 1, say ``4 × tensor 8 × pipeline 2, experts over 4``; empty: none."""
+        sizes = {"tensor": self.tensor, "pipeline": self.pipeline, "context": self.context}
+        words = [f"{name} {size}" for name, size in sizes.items() if size > 1]
+        divided = [" × ".join([str(copies), *words])] if words else []
+        experts = [f"experts over {self.expert}"] if self.expert > 1 else []
+        return ", ".join(divided + experts)
+
+
+NO_PARALLELISM = ModelParallel()
+
+
 class StepTime(Part, frozen=True, kw_only=True):
     """One optimizer step, in seconds."""
 
@@ -127,13 +163,15 @@ class StepTime(Part, frozen=True, kw_only=True):
     """Seconds of communication that no computation hides; None: measured together with it."""
     loading: float = 0.0
     """Seconds of waiting for data, as far as measured."""
+    bubble: float = 0.0
+    """Seconds without work while a pipeline fills and drains."""
     share_of_peak: float | None = None
     """Share of the GPU's peak FLOP/s in the roofline forecast, 0 to 1; None: measured."""
 
     @property
     def seconds(self) -> float:
         """Seconds of the whole step."""
-        return self.compute + (self.exposed or 0.0) + self.loading
+        return self.compute + (self.exposed or 0.0) + self.loading + self.bubble
 
     @property
     def efficiency(self) -> float | None:
@@ -158,11 +196,19 @@ class PlanRow(Part, frozen=True, kw_only=True):
     """The moment of the peak, say ``backward pass, at lm_head``; empty: not known."""
     step: StepTime | None = None
     """Time of a step; None: not known, or the user stated one."""
+    parallel: ModelParallel = NO_PARALLELISM
+
+    @property
+    def copies(self) -> int:
+        """Data-parallel copies of the model, each with its own samples."""
+        return self.gpus // self.parallel.gpus
 
     @property
     def title(self) -> str:
-        """Name of the row, say ``FSDP on 8 GPUs``."""
-        return TITLES[self.strategy] + (f" on {self.gpus} GPUs" if self.gpus > 1 else "")
+        """Name of the row, say ``FSDP on 64 GPUs: 4 × tensor 8 × pipeline 2``."""
+        words = self.parallel.of(self.copies)
+        gpus = f" on {self.gpus} GPUs" if self.gpus > 1 else ""
+        return TITLES[self.strategy] + gpus + (f": {words}" if words else "")
 
     @property
     def offloads(self) -> bool:
@@ -310,4 +356,4 @@ class Plan(Section, frozen=True, kw_only=True):
         """Samples per second on all GPUs of a row; None: its step has no time."""
         if row.step is None or self.micro_batch is None or not row.step.seconds:
             return None
-        return self.micro_batch * row.gpus * row.accumulation / row.step.seconds
+        return self.micro_batch * row.copies * row.accumulation / row.step.seconds

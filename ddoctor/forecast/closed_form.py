@@ -13,8 +13,10 @@ from typing import ClassVar
 
 from ddoctor.evidence.plan import (
     GPUS_PER_HOST,
+    NO_PARALLELISM,
     Checkpointing,
     MemoryParts,
+    ModelParallel,
     Remedy,
     Strategy,
     Way,
@@ -40,6 +42,16 @@ USUAL_LAYERS = 32
 
 
 @dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Bytes to and from a GPU for one micro-batch, by the dimension of model parallelism."""
+
+    tensor: float = 0.0
+    context: float = 0.0
+    expert: float = 0.0
+    pipeline: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """What is known of a model without building it."""
 
@@ -61,6 +73,8 @@ class Model:
     """The model's name; empty: not known."""
     coarse: str = ""
     """Why no step of the model could be run."""
+    traffic: Traffic = Traffic()
+    """What the part of one GPU exchanges with other parts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +85,24 @@ class ForecastRow:
     gpus: int
     accumulation: int = 1
     """Micro-batches per optimizer step."""
+    parallel: ModelParallel = NO_PARALLELISM
+
+    @property
+    def sharing(self) -> int:
+        """GPUs with the same part of the model, and other tokens: FSDP shards over them."""
+        return self.gpus // (self.parallel.tensor * self.parallel.pipeline)
+
+    @property
+    def shards(self) -> int:
+        """GPUs that share one set of optimizer states; 1: each has all of its part."""
+        if self.strategy == "fsdp-hybrid":
+            return min(self.sharing, GPUS_PER_HOST // self.parallel.tensor)
+        return self.sharing if self.strategy.startswith(("fsdp", "zero")) else 1
+
+    @property
+    def in_flight(self) -> int:
+        """Micro-batches whose activations the first stage of a 1F1B pipeline keeps at a time."""
+        return min(self.parallel.pipeline, self.accumulation)
 
 
 class ClosedForm:
@@ -90,25 +122,29 @@ class ClosedForm:
         model = self._model
         weight, computing = WEIGHT[model.precision], COMPUTING[model.precision]
         context = CONTEXT + (LIBRARY if row.gpus > 1 else 0)
+        activations = model.activations * row.in_flight
         # DDP's buckets add to the gradients (gradient_as_bucket_view is off by default).
         exchanged = model.trainable * weight
         sharded = row.strategy.startswith("fsdp")
         if sharded:
             unit, trained = model.parameters / model.layers, model.trainable / model.layers
-            whole = row.strategy == "fsdp-gradients"
-            exchanged = (model.parameters if whole else GATHERED * unit) + trained
+            # torch's pipelines keep both whole until the last micro-batch of a step
+            # (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync).
+            pipelined = row.parallel.pipeline > 1
+            whole = pipelined or row.strategy == "fsdp-gradients"
+            exchanged = (model.parameters if whole else GATHERED * unit) + (
+                model.trainable if pipelined else trained
+            )
             exchanged *= computing
         if row.strategy == "fsdp-offload":
             # A unit's share on its way from the host, and its gradients' share on its way there.
-            moved = (model.parameters + model.trainable) / model.layers * weight / row.gpus
+            moved = (model.parameters + model.trainable) / model.layers * weight / row.shards
             return MemoryParts(
-                activations=model.activations,
+                activations=activations,
                 communication=round(exchanged + moved),
                 context=context,
             )
-        shards = row.gpus if sharded else 1
-        if row.strategy == "fsdp-hybrid":
-            shards = min(row.gpus, GPUS_PER_HOST)
+        shards = row.shards
         update = model.trainable * weight / shards if OPTIMIZERS[model.optimizer].update else 0.0
         # Autocast keeps its copies of trained parameters until the end of the forward pass; FSDP
         # casts the gathered parameters.
@@ -117,9 +153,9 @@ class ClosedForm:
             parameters=round(model.parameters * weight / shards),
             gradients=round(model.trainable * weight / shards),
             optimizer=round(model.trainable * each(model.optimizer, weight) / shards),
-            activations=model.activations,
-            temporaries=round(max(casts, update - model.activations, 0.0)),
-            communication=round(exchanged) if row.gpus > 1 else 0,
+            activations=activations,
+            temporaries=round(max(casts, update - activations, 0.0)),
+            communication=round(exchanged) if row.sharing > 1 else 0,
             context=context,
         )
 

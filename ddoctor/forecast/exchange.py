@@ -52,18 +52,23 @@ class PlannedLinks:
     """To GPUs of other hosts, with all GPUs of its host using the network at the same time."""
 
     def exposed(
-        self, model: Model, strategy: Strategy, gpus: int, computing: float
+        self, model: Model, strategy: Strategy, gpus: int, computing: float, apart: int = 1
     ) -> float | None:
-        """Return exposed seconds of communication per micro-batch; None: a link is not known."""
-        found = self._passes(model, strategy, gpus)
+        """Return exposed seconds of communication per micro-batch; None: a link is not known.
+
+        ``apart``: between the GPUs lie those of their tensor parallelism.
+        """
+        found = self._passes(model, strategy, gpus, apart)
         if found is None:
             return None
         forward, backward = _split(model, computing)
         return max(0.0, found[0] - forward) + max(0.0, found[1] - backward)
 
-    def slowdown(self, model: Model, strategy: Strategy, gpus: int, computing: float) -> float:
+    def slowdown(
+        self, model: Model, strategy: Strategy, gpus: int, computing: float, apart: int = 1
+    ) -> float:
         """Return the seconds that the hidden communication adds to the computing time."""
-        found = self._passes(model, strategy, gpus)
+        found = self._passes(model, strategy, gpus, apart)
         if found is None:
             return 0.0
         forward, backward = _split(model, computing)
@@ -79,18 +84,20 @@ class PlannedLinks:
         found = self._passes(model, strategy, gpus)
         return None if found is None else found[1] / 2
 
-    def _passes(self, model: Model, strategy: Strategy, gpus: int) -> tuple[float, float] | None:
+    def _passes(
+        self, model: Model, strategy: Strategy, gpus: int, apart: int = 1
+    ) -> tuple[float, float] | None:
         """Return the seconds of communication in the forward and in the backward pass.
 
         None: a link is not known.
         """
         if gpus == 1:
             return 0.0, 0.0
-        hosts = ceil(gpus / GPUS_PER_HOST)
+        hosts = ceil(gpus * apart / GPUS_PER_HOST)
         link = self.within if hosts == 1 or strategy == "fsdp-hybrid" else self.between
         if link is None or (hosts > 1 and self.between is None):
             return None
-        members = GPUS_PER_HOST if strategy == "fsdp-hybrid" else gpus
+        members = GPUS_PER_HOST // apart if strategy == "fsdp-hybrid" else gpus
         gather = (members - 1) / members / link.rate  # seconds of each byte
         if strategy == "ddp":
             return 0.0, 2 * gather * model.trainable * WEIGHT[model.precision]
@@ -112,9 +119,13 @@ def _split(model: Model, computing: float) -> tuple[float, float]:
     return forward, computing - forward
 
 
-def times(strategy: Strategy, accumulation: int) -> int:
-    """Return the exchanges per step: DDP and ZeRO-1 wait for the last micro-batch."""
-    return 1 if strategy in ("one-gpu", "ddp", "zero-1") else accumulation
+def times(strategy: Strategy, accumulation: int, *, pipelined: bool = False) -> int:
+    """Return the exchanges per step: DDP's and ZeRO-1's in the last micro-batch, others' in each.
+
+    ``pipelined``: torch's pipelines keep gathered parameters and whole gradients until the last.
+    """
+    once = strategy == "zero-1" or (pipelined and strategy == "fsdp-gradients")
+    return accumulation if strategy.startswith(("fsdp", "zero")) and not once else 1
 
 
 def known(gpu: GpuModel) -> PlannedLinks:

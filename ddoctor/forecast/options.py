@@ -13,7 +13,7 @@ import typer
 
 from ddoctor import units
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import CHECKPOINTING
+from ddoctor.evidence.plan import CHECKPOINTING, ModelParallel
 from ddoctor.forecast import optimizers
 from ddoctor.forecast.method import Method
 
@@ -255,6 +255,22 @@ class PlanRequest:
         str | None,
         typer.Option(metavar="N,...", help="Numbers of GPUs to compare; default: 1,2,4,8."),
     ] = None
+    tp: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Tensor and sequence parallelism: its GPUs.", min=1),
+    ] = None
+    pp: Annotated[
+        int | None, typer.Option(metavar="N", help="Pipeline parallelism (1F1B): its GPUs.", min=1)
+    ] = None
+    cp: Annotated[
+        int | None, typer.Option(metavar="N", help="Context parallelism: its GPUs.", min=1)
+    ] = None
+    ep: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N", help="Expert parallelism: data-parallel GPUs that share experts.", min=1
+        ),
+    ] = None
     micro_batch: Annotated[
         int | None, typer.Option(metavar="N", help="Samples per GPU and micro-batch.", min=1)
     ] = None
@@ -295,6 +311,16 @@ class PlanRequest:
     force: Annotated[
         bool, typer.Option("--force", help="Let --write replace existing launch files.")
     ] = False
+
+    @property
+    def parallel(self) -> ModelParallel:
+        """The sizes of model parallelism."""
+        return ModelParallel(
+            tensor=self.tp or 1,
+            pipeline=self.pp or 1,
+            context=self.cp or 1,
+            expert=self.ep or 1,
+        )
 
     @property
     def step_seconds(self) -> float | None:

@@ -12,6 +12,7 @@ from ddoctor.evidence.plan import (
     GPUS_PER_HOST,
     TITLES,
     Fit,
+    ModelParallel,
     Plan,
     PlanRow,
     Schedule,
@@ -30,10 +31,11 @@ from ddoctor.forecast.zero_forecast import ZeroClosedForm
 
 if TYPE_CHECKING:
     from ddoctor.forecast.model.forecasting import Forecast
+    from ddoctor.forecast.model.pipeline import PipelineForecast
 
 GIB = 2**30
-WHOLE = ("one-gpu", "ddp", "zero-1")
-"""Strategies with all weights and gradients on each GPU."""
+WHOLE = ("one-gpu", "one-copy", "ddp", "zero-1")
+"""Strategies with all weights and gradients of its part of the model on each GPU."""
 OFFLOADED: Strategy = "fsdp-offload"
 
 
@@ -43,24 +45,28 @@ def plan(
     gpus: Sequence[int],
     work: PlanRequest,
     measured: MeasuredStep | None = None,
-    forecast: Forecast | None = None,
+    forecast: Forecast | PipelineForecast | None = None,
+    part: Model | None = None,
     zero: Zero | None = None,
 ) -> Plan:
     """Return the plan by a forecast on fake tensors; None: by closed form.
 
-    ``zero``: with DeepSpeed instead of DDP and FSDP.
+    ``part``: what model parallelism leaves of the model on each GPU; None: all. ``zero``: with
+    DeepSpeed instead of DDP and FSDP.
 
     Raises:
         DoctorError: the global batch is a multiple of no number of GPUs × micro-batch, or the
             model cannot be forecast.
     """
-    own = ClosedForm(model) if zero is None else ZeroClosedForm(model, zero.buffers)
+    part = part or model
+    own = ClosedForm(part) if zero is None else ZeroClosedForm(part, zero.buffers)
     memory = forecast or own
-    rows = tuple(_rows(model, memory, device, gpus, work, measured, zero))
+    gpus = _multiples(gpus, work.parallel)
+    rows = tuple(_rows(part, memory, device, gpus, work, measured, zero))
     if not rows:
         raise DoctorError(
             f"a global batch of {work.global_batch} is not a multiple of {work.micro_batch} "
-            f"samples on {' or '.join(map(str, gpus))} GPUs: change --global-batch or --micro-batch"
+            f"samples on {_ranks(gpus, work.parallel)}: change --global-batch or --micro-batch"
         )
     asked = zero.strategy if zero is not None else None
     best = _choose([row for row in rows if row.strategy == asked]) or _choose(rows)
@@ -92,10 +98,10 @@ def plan(
         without_checkpointing=forecast.without_checkpointing(way) if forecast and best else None,
         gains=memory.gains(_way(bare)) if bare.fit != "fits" else {},
         measured="" if measured is None else measured.words,
-        links="" if work.step_seconds else timing.links(model, device, rows, measured),
-        with_tf32=None if best is None else timing.with_tf32(model, device, way, best.step),
+        links="" if work.step_seconds else timing.links(part, device, rows, measured),
+        with_tf32=None if best is None else timing.with_tf32(part, device, way, best.step),
         schedule=(
-            None if best is None else schedule(work, best.gpus, best.accumulation, best.step)
+            None if best is None else schedule(work, best.copies, best.accumulation, best.step)
         ),
         host_peaks=None if work.quantize else host_peaks(model, shown),
         checkpoint=round(weights),
@@ -108,17 +114,39 @@ def accumulated(work: PlanRequest, gpus: int) -> int:
     """Return micro-batches per optimizer step on this number of GPUs; 0: not a whole number."""
     if work.global_batch is None or work.micro_batch is None:
         return 1
-    turns, rest = divmod(work.global_batch, work.micro_batch * gpus)
+    copies = gpus // work.parallel.gpus
+    turns, rest = divmod(work.global_batch, work.micro_batch * copies)
     return 0 if rest else turns
 
 
+def _multiples(gpus: Sequence[int], parallel: ModelParallel) -> Sequence[int]:
+    """Return the numbers of GPUs that make whole copies, and copies that share all experts.
+
+    Raises:
+        DoctorError: there is none.
+    """
+    each = parallel.gpus * parallel.expert
+    found = [number for number in gpus if number % each == 0]
+    if not found:
+        raise DoctorError(
+            f"{parallel.words} needs a multiple of {each} GPUs, and --gpus is "
+            f"{','.join(map(str, gpus))}: pass --gpus {each}"
+        )
+    return found
+
+
+def _ranks(gpus: Sequence[int], parallel: ModelParallel) -> str:
+    copies = " or ".join(str(number // parallel.gpus) for number in gpus)
+    return f"{copies} copies of the model" if parallel.gpus > 1 else f"{copies} GPUs"
+
+
 def schedule(
-    work: PlanRequest, gpus: int, accumulation: int, step: StepTime | None = None
+    work: PlanRequest, copies: int, accumulation: int, step: StepTime | None = None
 ) -> Schedule | None:
-    """Return number and time of all steps, with this step time."""
+    """Return number and time of all steps, with this step time, on data-parallel copies."""
     if work.samples is None or work.micro_batch is None:
         return None
-    batch = work.micro_batch * gpus * accumulation
+    batch = work.micro_batch * copies * accumulation
     each = math.ceil(work.samples / batch)
     epochs = 1.0 if work.epochs is None else work.epochs
     steps = math.ceil(each * epochs)
@@ -136,7 +164,7 @@ def schedule(
 
 def _rows(
     model: Model,
-    forecast: ClosedForm | Forecast,
+    forecast: ClosedForm | Forecast | PipelineForecast,
     device: PlannedGpu,
     gpus: Sequence[int],
     work: PlanRequest,
@@ -162,13 +190,19 @@ def _rows(
             accumulation=way.accumulation,
             moment=forecast.moment(way),
             step=None if work.step_seconds else timing.step(model, device, way, measured),
+            parallel=way.parallel,
         )
 
     for number in sorted(set(gpus)):
         if accumulation := accumulated(work, number):
             ways = [
-                ForecastRow(strategy=strategy, gpus=number, accumulation=accumulation)
-                for strategy in _strategies(number, zero)
+                ForecastRow(
+                    strategy=strategy,
+                    gpus=number,
+                    accumulation=accumulation,
+                    parallel=work.parallel,
+                )
+                for strategy in _strategies(number, work.parallel, zero)
             ]
             found = [row(way) for way in ways]
             yield from found
@@ -183,10 +217,15 @@ def _rows(
 
 
 def _way(row: PlanRow) -> ForecastRow:
-    return ForecastRow(strategy=row.strategy, gpus=row.gpus, accumulation=row.accumulation)
+    return ForecastRow(
+        strategy=row.strategy,
+        gpus=row.gpus,
+        accumulation=row.accumulation,
+        parallel=row.parallel,
+    )
 
 
-def _strategies(gpus: int, zero: Zero | None) -> tuple[Strategy, ...]:
+def _strategies(gpus: int, parallel: ModelParallel, zero: Zero | None) -> tuple[Strategy, ...]:
     if zero is not None:
         # One GPU shares nothing with others, so that the stages differ in their buffers only.
         stages = STAGES if gpus > 1 else STAGES[:1]
@@ -195,7 +234,12 @@ def _strategies(gpus: int, zero: Zero | None) -> tuple[Strategy, ...]:
         return (*stages, zero.strategy)
     if gpus == 1:
         return ("one-gpu",)
-    hybrid: tuple[Strategy, ...] = ("fsdp-hybrid",) if gpus > GPUS_PER_HOST else ()
+    if gpus == parallel.tensor * parallel.pipeline:
+        return ("one-copy",)
+    within = 1 < GPUS_PER_HOST // parallel.tensor < gpus // (parallel.tensor * parallel.pipeline)
+    # Experts over several hosts are no copies within one.
+    alone = parallel.expert == 1
+    hybrid: tuple[Strategy, ...] = ("fsdp-hybrid",) if within and alone else ()
     return ("ddp", "fsdp-gradients", "fsdp", *hybrid)
 
 
@@ -257,13 +301,16 @@ def _reason(
         return f"{other}each GPU holds all weights and gradients: {room}"
     if best.strategy in WHOLE:
         unneeded = "; sharding is unnecessary" if best.gpus > 1 else ""
-        return f"one GPU holds the whole model: {room}{unneeded}"
+        what = "its whole part" if best.parallel.words else "the whole model"
+        return f"one GPU holds {what}: {room}{unneeded}"
     whole = [row.fit for row in rows if row.strategy in WHOLE]
     told = "tight" if "tight" in whole else "too much"
     if best.strategy in STAGES:
         return f"{other}ZeRO-1 is {told}; sharded over {best.gpus}, {room}"
     where = "on" if "tight" in whole else "for"
-    return f"the whole model is {told} {where} one GPU; sharded over {best.gpus}, {room}"
+    shards = _way(best).shards if best.parallel.words else best.gpus
+    what = "each part of the model" if best.parallel.words else "the whole model"
+    return f"{what} is {told} {where} one GPU; sharded over {shards}, {room}"
 
 
 def _beside(row: PlanRow) -> str:

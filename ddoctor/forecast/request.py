@@ -12,7 +12,7 @@ from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.limits import LARGEST
 from ddoctor.evidence.plan import Plan, SampleLengths
-from ddoctor.forecast import config_files, devices, planning
+from ddoctor.forecast import config_files, devices, model_parallel, planning
 from ddoctor.forecast import lengths as sample_lengths
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
 from ddoctor.forecast.companions import companions
@@ -25,6 +25,7 @@ from ddoctor.forecast.zero import Zero, check_optimizer
 
 if TYPE_CHECKING:
     from ddoctor.forecast.model.forecasting import Forecast
+    from ddoctor.forecast.model.pipeline import PipelineForecast
 
 Kind = TypeVar("Kind", Model, MeasuredStep)
 
@@ -49,7 +50,9 @@ def plan(wanted: PlanRequest) -> Plan:
     run = RunBundle(wanted.measured) if wanted.measured else None
     device = _device(wanted, run)
     gpus = tuple(units.product("--gpus", one) for one in (wanted.gpus or USUAL_GPUS).split(","))
-    step, forecast = None, None
+    if wanted.gpus is None:
+        gpus = tuple(one * wanted.parallel.gpus * wanted.parallel.expert for one in gpus)
+    step, forecast, part = None, None, None
     lengths = _lengths(wanted, packed=taken.packed)
     if lengths is not None:
         wanted = sample_lengths.applied(wanted, lengths)
@@ -64,9 +67,10 @@ def plan(wanted: PlanRequest) -> Plan:
     zero = taken.zero or Zero() if wanted.engine == "deepspeed" else None
     if wanted.model is not None or wanted.workload is not None:
         wanted = replace(wanted, micro_batch=wanted.micro_batch or 1)
-        model, forecast = _read(wanted, *usual, device, lengths, zero)
+        model, part, forecast = _read(wanted, *usual, device, lengths, zero)
     elif run is None or wanted.params is not None:
         model = _in_numbers(wanted, *usual)
+        part = model_parallel.in_numbers(model, wanted.parallel, layers=wanted.layers)
     elif wanted.trainable is not None:
         raise DoctorError("--trainable goes with --params: the measured run defines it")
     else:
@@ -76,7 +80,7 @@ def plan(wanted: PlanRequest) -> Plan:
         model, step = _with_masters(model), step and _with_masters(step)
     if step is not None:
         step.check(model)
-    planned = planning.plan(model, device, gpus, wanted, step, forecast, zero)
+    planned = planning.plan(model, device, gpus, wanted, step, forecast, part, zero)
     method = (wanted.method or SFT).text
     return msgspec.structs.replace(
         planned,
@@ -129,6 +133,8 @@ def _check(wanted: PlanRequest) -> None:
         raise DoctorError("--lora with fp32 goes with --precision bf16: otherwise all have that")
     if wanted.attention == "flash" and wanted.precision == "fp32":
         raise DoctorError("--attention flash: its kernels take bf16 and fp16 only, not fp32")
+    if wanted.parallel.words:
+        _check_parallel(wanted)
     without = ("sequence", "checkpointing") if in_numbers else ("trainable", "layers")
     for option in without:
         if getattr(wanted, option) not in (None, "none"):
@@ -137,6 +143,32 @@ def _check(wanted: PlanRequest) -> None:
                 if in_numbers
                 else f"--{option} {DEFINED}"
             )
+
+
+def _check_parallel(wanted: PlanRequest) -> None:
+    """Check which options go with model parallelism."""
+    if wanted.measured or wanted.workload is not None:
+        raise DoctorError("--tp, --pp, --cp and --ep go with --model or --params")
+    if wanted.parallel.pipeline > 1 and None in (wanted.global_batch, wanted.micro_batch):
+        raise DoctorError(
+            "--pp needs --global-batch and --micro-batch: they give the number of micro-batches "
+            "that fill the pipeline"
+        )
+    others = {
+        "--lora": wanted.lora is not None,
+        "--loss": wanted.loss not in (None, "plain"),
+        "--method": not (wanted.method or SFT).plain,
+        "--lengths": wanted.lengths is not None,
+        "--engine deepspeed": wanted.engine == "deepspeed",
+    }
+    for option, given in others.items():
+        if given:
+            raise DoctorError(f"{option} does not go with --tp, --pp, --cp and --ep")
+    if wanted.write is not None:
+        raise DoctorError(
+            "--write does not go with --tp, --pp, --cp and --ep: accelerate has no sequence "
+            "parallelism and no pipeline for training"
+        )
 
 
 def _device(wanted: PlanRequest, run: RunBundle | None) -> PlannedGpu:
@@ -164,9 +196,13 @@ def _read(
     device: PlannedGpu,
     lengths: SampleLengths | None,
     zero: Zero | None,
-) -> tuple[Model, Forecast | None]:
-    """Return the model and its forecast; None: closed form, as it cannot run without data."""
+) -> tuple[Model, Model, Forecast | PipelineForecast | None]:
+    """Return the model, one GPU's part of it, and its forecast.
+
+    None: closed form, as it cannot run without data.
+    """
     # These import torch.
+    from ddoctor.forecast.model import parts
     from ddoctor.forecast.model.blueprint import from_config, from_factory
     from ddoctor.forecast.model.forecasting import Forecast, Undecided
     from ddoctor.forecast.model.zero import ZeroForecast
@@ -208,21 +244,29 @@ def _read(
         ),
     )
     try:
+        if wanted.parallel.words:
+            return model, *parts.divided(blueprint, forecast, wanted.parallel)
         padded = forecast
         if lengths is not None and not lengths.packed:
             padded = replace(forecast, length=max(1, round(lengths.padded)))
         model = replace(model, work=padded.work)
     except Undecided as error:
+        if wanted.parallel.words:
+            raise DoctorError(
+                f"{error}, so only closed form can plan it: pass --params, or leave out --tp, "
+                "--pp, --cp and --ep"
+            ) from None
         if wanted.checkpointing not in (None, "none") or not method.plain:
             without = "--checkpointing" if method.plain else "--method"
             raise DoctorError(
                 f"{error}, so only closed form can plan it: leave out {without}, and pass "
                 "--activations"
             ) from None
-        return replace(model, activations=wanted.activations or 0, coarse=str(error)), None
+        model = replace(model, activations=wanted.activations or 0, coarse=str(error))
+        return model, model, None
     if wanted.activations is not None:
         raise DoctorError(f"--activations {DEFINED}")
-    return model, forecast
+    return model, model, forecast
 
 
 def _in_numbers(wanted: PlanRequest, precision: Precision, optimizer: str) -> Model:

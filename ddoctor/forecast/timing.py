@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddoctor.evidence.plan import GPUS_PER_HOST, OFFLOADED, PlanRow, StepTime
-from ddoctor.forecast import exchange, offloading
+from ddoctor.forecast import exchange, model_parallel, offloading
 from ddoctor.forecast.closed_form import ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.measured import MeasuredStep
@@ -45,22 +45,24 @@ def by_roofline(
     gpu = roofline(model, device, tf32=tf32)
     if gpu is None or model.work is None or device.model is None:
         return None
-    shards = 1
-    if row.strategy.startswith(("fsdp", "zero")):
-        shards = min(row.gpus, GPUS_PER_HOST) if row.strategy == "fsdp-hybrid" else row.gpus
-    parts = phases(model.work, gpu, shards)
+    parts = phases(model.work, gpu, row.shards)
     links, each = exchange.known(device.model), parts.micro_batch
-    exposed = links.exposed(model, row.strategy, row.gpus, each)
+    group = row.strategy, row.sharing, each, row.parallel.tensor
+    exposed = links.exposed(model, *group)
     updating = links.updating(model, row.strategy, row.gpus)
-    if exposed is None or updating is None:
+    moving = model_parallel.seconds(model.traffic, row.parallel, links)
+    if exposed is None or updating is None or moving is None:
         return None
-    times = exchange.times(row.strategy, row.accumulation)
+    times = exchange.times(row.strategy, row.accumulation, pipelined=row.parallel.pipeline > 1)
     compute = row.accumulation * each + (row.accumulation - 1) * parts.summing + parts.optimizer
-    compute += times * links.slowdown(model, row.strategy, row.gpus, each)
+    compute += times * links.slowdown(model, *group)
     peak = gpu.peak(half=model.precision != "fp32")
     return StepTime(
         compute=compute,
-        exposed=times * exposed + updating,
+        exposed=times * exposed + row.accumulation * moving + updating,
+        # Until the first micro-batch is at the last stage, and since the last one left it
+        # (arXiv 2104.04473, section 2.2.1).
+        bubble=(row.parallel.pipeline - 1) * (each + moving),
         share_of_peak=row.accumulation * model.work.flops / compute / peak,
     )
 

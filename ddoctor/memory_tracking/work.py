@@ -59,6 +59,19 @@ class StepWork:
             tensors=self.tensors + blocks * (longer.tensors - self.tensors),
         )
 
+    def attending(self, times: int) -> StepWork:
+        """Return the work with attention to this many times as many keys."""
+        phases = {
+            phase: Counter(
+                {
+                    replace(one, flops=times * one.flops) if one.kind == "attention" else one: count
+                    for one, count in operators.items()
+                }
+            )
+            for phase, operators in self.phases.items()
+        }
+        return replace(self, phases=phases)
+
     @property
     def flops(self) -> int:
         """Return FLOPs of the forward and the backward pass."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from math import floor, log10
 
-from ddoctor.evidence.plan import Plan, PlanRow, Schedule, StepTime, Strategy
+from ddoctor.evidence.plan import ModelParallel, Plan, PlanRow, Schedule, StepTime, Strategy
 from ddoctor.evidence.section import Evidence
 from ddoctor.report import plan_host, plan_lengths, plan_method
 from ddoctor.report.wording import Grid, counted
@@ -14,6 +14,7 @@ from ddoctor.report.wording import Grid, counted
 GIB = 2**30
 NAMES: Mapping[Strategy, str] = {
     "one-gpu": "one GPU",
+    "one-copy": "one copy",
     "ddp": "DDP",
     "fsdp-gradients": "FSDP grad-op",
     "fsdp": "FSDP",
@@ -122,6 +123,9 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "model", f"{plan.model}, {how}{samples}"
         yield from plan_method.lines(plan)
         yield from plan_lengths.lines(plan)
+        parallel = plan.rows[0].parallel
+        if parallel.words:
+            yield "parallel", f"{parallel.words}: one copy of the model on {_gpus(parallel)}"
         yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB available to a process"
         if plan.chosen is not None:
             yield "recommended", f"{plan.rows[plan.chosen].title}: {plan.reason}{_most(plan)}"
@@ -143,6 +147,11 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
             yield "not included", "activations (set --activations)"
         elif plan.way == "fake tensors":
             yield "not included", "workspaces of cuDNN, sums of reductions, fusion by torch.compile"
+
+
+def _gpus(parallel: ModelParallel) -> str:
+    experts = f", all its experts on {parallel.gpus * parallel.expert}"
+    return counted(parallel.gpus, "GPU") + (experts if parallel.expert > 1 else "")
 
 
 def _checkpointed(which: str) -> str:
@@ -220,6 +229,8 @@ def _rates(plan: Plan, row: PlanRow, step: StepTime) -> Iterator[str]:
         yield f"{_three(plan.samples_per_second(row))} samples/s"
     if step.efficiency is not None:
         yield f"efficiency {step.efficiency:.0%}"
+    if step.bubble:
+        yield f"{_three(step.bubble)} s of it in the pipeline's bubble"
     if step.loading:
         yield f"{_three(step.loading)} s of it waiting for data"
 
@@ -230,10 +241,11 @@ def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
         return
     row = plan.rows[plan.chosen]
     turns = f" × {row.accumulation} accumulation steps" if row.accumulation > 1 else ""
+    ranks = row.parallel.of(row.copies) if row.parallel.gpus > 1 else ""
     yield (
         "batch",
         f"{one.global_batch} samples: {plan.micro_batch} on each of "
-        f"{counted(row.gpus, 'GPU')}{turns}",
+        f"{ranks or counted(row.gpus, 'GPU')}{turns}",
     )
     yield "steps", f"{one.steps_per_epoch:,} per epoch, {one.steps:,} in total{_time(one)}"
 

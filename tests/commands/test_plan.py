@@ -307,3 +307,20 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
 )
 def test_a_mistake_gets_one_line(words: tuple[str, ...], told: str) -> None:
     assert told in refused("plan", *words)
+
+
+def test_the_example_of_model_parallelism_in_the_guide() -> None:
+    guide = (Path(__file__).parents[2] / "docs/guides/plan.md").read_text(encoding="utf-8")
+    section = guide.partition("## Model parallelism")[2]
+    command, shown = re.findall(r"```(?:sh)?\n(?:ddoctor )?(.*?)```", section, re.DOTALL)[:2]
+    run = ddoctor(*command.split())
+    assert run.returncode == 0, run.stderr
+    assert shown in run.stdout
+    assert "FSDP, gradients and states sharded on 64 GPUs: 4 × tensor 8 × pipeline 2" in " ".join(
+        run.stdout.split()
+    )
+
+
+def test_dimensions_that_do_not_fit_the_number_of_gpus() -> None:
+    said = refused("plan", "--params", "7B", "--gpu", "h100", "--tp", "8", "--gpus", "12")
+    assert "tensor 8 needs a multiple of 8 GPUs, and --gpus is 12" in said

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from ddoctor.errors import DoctorError
-from ddoctor.evidence.plan import GPUS_PER_HOST, Checkpointing, MemoryParts, Remedy, Way
+from ddoctor.evidence.plan import Checkpointing, MemoryParts, Remedy, Way
 from ddoctor.forecast.closed_form import CONTEXT, LIBRARY, ForecastRow
 from ddoctor.forecast.companions import NONE, Companions
 from ddoctor.forecast.model import optimizers
@@ -41,6 +41,8 @@ PHASES = {
 OURS = Path(__file__).parents[2]
 # One step serves all numbers of ranks: sharded tensors shrink with their number.
 FEWEST = 2
+# Each further micro-batch in flight adds as much as the third.
+MOST_IN_FLIGHT = 3
 
 
 class Undecided(DoctorError):
@@ -65,7 +67,15 @@ class Forecast:
     length: int
     checkpointing: Checkpointing = "none"
     companions: Companions = NONE
-    _steps: dict[tuple[Sharding | None, int], Footprint] = field(
+    fills: bool = False
+    """The first stage of a pipeline, which keeps the activations of all micro-batches in flight."""
+    context: int = 1
+    """Size of context parallelism: attention also reads the keys of other ranks."""
+    keys: int = 0
+    """Bytes of keys and values that context parallelism gathers for one block, with gradients."""
+    fewer: float = 1.0
+    """FSDP shards over this share of the ranks: each expert is on fewer of them."""
+    _steps: dict[tuple[Sharding | None, int, int], Footprint] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -94,7 +104,7 @@ class Forecast:
             # torch/distributed/fsdp/_fully_shard, all_gather_inputs and foreach_reduce: a block's
             # share comes from the host, and its gradients' share goes there. Parameters outside of
             # blocks do so before the first activations, and after the last.
-            beside = 2 * found.block // row.gpus
+            beside = 2 * found.block // row.shards
         parts = found.peak.parts
         logits = {name: found.peak.logits.get(name, 0) for name in ("Activation", "Temp")}
 
@@ -113,6 +123,7 @@ class Forecast:
             + found.peak.operators
             + WORKSPACE,
             communication=beside
+            + self.keys
             + of("Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter"),
             unused=max(0, found.reserved - found.total),
             context=CONTEXT + (LIBRARY if row.gpus > 1 else 0),
@@ -125,7 +136,7 @@ class Forecast:
             return 0
         shares = self._spread(replace(row, strategy="fsdp"))
         lying = shares.peaks[-1].parts
-        trained = lying["Sharded Param"] + shares.gradients // row.gpus + shares.states
+        trained = lying["Sharded Param"] + shares.gradients // row.shards + shares.states
         return trained + self.companions.on_host(row)
 
     def nvme(self, row: ForecastRow) -> int:
@@ -208,7 +219,8 @@ class Forecast:
     @property
     def work(self) -> StepWork | None:
         """Return the operators of a step with one micro-batch, recomputation included."""
-        return self._step(None, 1).work
+        found = self._step(None, 1).work
+        return found.attending(self.context) if found is not None else None
 
     def _used(self, row: ForecastRow) -> Mapping[str, int]:
         """Return the bytes in use at the peak of each phase."""
@@ -233,20 +245,34 @@ class Forecast:
         return halve(model) if self.precision == "bf16" else model
 
     def _spread(self, row: ForecastRow) -> Footprint:
-        # A third micro-batch adds no memory to that of the second.
-        turns = min(row.accumulation, 2)
+        in_flight = row.in_flight if self.fills else 1
+        # A third micro-batch adds no memory to that of the second. A full pipeline counts as having
+        # gradients of one before.
+        turns = 2 if in_flight > 1 else min(row.accumulation, 2)
         if not row.strategy.startswith("fsdp"):
-            return self._step(None, turns)
+            return self._filled(None, turns, in_flight)
         keeps = row.strategy == "fsdp-gradients"
-        sharding = Sharding(ranks=FEWEST, keeps_parameters=keeps, computing=self._computing)
+        sharding = Sharding(
+            ranks=FEWEST,
+            keeps_parameters=keeps,
+            pipelined=row.parallel.pipeline > 1,
+            computing=self._computing,
+        )
         if row.strategy == "fsdp-offload":
             # Sharded tensors are off the GPU, as if infinitely many ranks shared them.
-            return self._step(sharding, turns).spread(inf)
-        shards = min(row.gpus, GPUS_PER_HOST) if row.strategy == "fsdp-hybrid" else row.gpus
-        return self._step(sharding, turns).spread(shards / FEWEST)
+            return self._filled(sharding, turns, in_flight).spread(inf)
+        found = self._filled(sharding, turns, in_flight)
+        return found.spread(row.shards * self.fewer / FEWEST)
 
-    def _step(self, sharding: Sharding | None, accumulation: int) -> Footprint:
-        key = sharding, accumulation
+    def _filled(self, sharding: Sharding | None, accumulation: int, in_flight: int) -> Footprint:
+        found = self._step(sharding, accumulation, min(in_flight, MOST_IN_FLIGHT))
+        if in_flight <= MOST_IN_FLIGHT:
+            return found
+        fewer = self._step(sharding, accumulation, MOST_IN_FLIGHT - 1)
+        return found.filled(fewer, in_flight - MOST_IN_FLIGHT)
+
+    def _step(self, sharding: Sharding | None, accumulation: int, in_flight: int = 1) -> Footprint:
+        key = sharding, accumulation, in_flight
         if key in self._steps:
             return self._steps[key]
         try:
@@ -258,6 +284,7 @@ class Forecast:
                 sharding=sharding,
                 checkpointing=self.checkpointing,
                 accumulation=accumulation,
+                in_flight=in_flight,
             )
             return self._steps[key]
         except DoctorError:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from ddoctor.errors import DoctorError
@@ -27,6 +28,9 @@ class Sharding:
     """Number of ranks that share one copy, for hybrid sharding; None: all ranks."""
     keeps_parameters: bool = False
     """Keep gathered parameters until the backward pass (SHARD_GRAD_OP, ZeRO-2)."""
+    pipelined: bool = False
+    """Keep what is gathered, and whole gradients, until the last micro-batch of a step, as torch's
+    pipelines do (torch/distributed/pipelining/stage.py, backward_maybe_with_nosync)."""
     computing: torch.dtype | None = None
     """The dtype of gathered parameters and reduced gradients; None: as stored."""
 
@@ -63,9 +67,24 @@ def shard(model: nn.Module, sharding: Sharding, mesh: DeviceMesh) -> None:
         fully_shard(
             one,
             mesh=mesh,
+            shard_placement_fn=partial(_placement, sharding.ranks),
             mp_policy=policy,
             reshard_after_forward=not sharding.keeps_parameters,
         )
+
+
+def _placement(ranks: int, parameter: nn.Parameter) -> Shard | None:
+    """Shard too few experts by their rows, as torchtitan does; None: as FSDP2 does."""
+    few = parameter.dim() == 3 and parameter.shape[0] < ranks
+    return Shard(1) if few and parameter.shape[1] % ranks == 0 else None
+
+
+def exchange_if_last(model: nn.Module, *, last: bool) -> None:
+    """Let the next backward pass of a stage reduce gradients and free parameters, or keep them."""
+    if isinstance(model, FSDPModule):
+        model.set_is_last_backward(last)
+        model.set_reshard_after_backward(last)
+        model.set_requires_gradient_sync(last)
 
 
 def units(model: nn.Module) -> Sequence[tuple[nn.Module, int]]:

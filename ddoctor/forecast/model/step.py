@@ -6,6 +6,7 @@ import gc
 import logging
 import sys
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -21,7 +22,14 @@ from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch, on_meta
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.repeating import DEPTHS, FEWEST, deeper, equal_blocks
-from ddoctor.forecast.model.sharding import Sharding, apart, own_shard, shard, units
+from ddoctor.forecast.model.sharding import (
+    Sharding,
+    apart,
+    exchange_if_last,
+    own_shard,
+    shard,
+    units,
+)
 from ddoctor.memory_tracking.counting import WorkCounter
 from ddoctor.memory_tracking.cuda import as_on_cuda
 from ddoctor.memory_tracking.log import SHARED, Entry, Peak, held, ordered
@@ -60,14 +68,17 @@ class Footprint:
 
     factor: float = 1.0
     """The sharded allocations are this many times as large as ``sizes`` says, at most 1."""
+    added: int = 0
+    """Bytes of activations of other micro-batches in flight, which ``sizes`` lacks."""
 
     @property
     def reserved(self) -> int:
         """Return the GPU memory that torch's caching allocator reserves for it."""
-        return replay(
+        replayed = replay(
             (number, round(size / self.factor) if number in self.shared else size)
             for number, size in self.sizes
-        ).reserved
+        )
+        return replayed.reserved + self.added
 
     @property
     def peak(self) -> Peak:
@@ -78,6 +89,25 @@ class Footprint:
     def total(self) -> int:
         """Return the bytes at that moment, as the allocator counts them."""
         return self.peak.total
+
+    def filled(self, one: Footprint, times: int) -> Footprint:
+        """Return the footprint with more micro-batches in flight; ``one`` has one less.
+
+        Each adds as much as this one's last added.
+        """
+        before = {peak.phase: peak for peak in one.peaks}
+        peaks = tuple(
+            replace(
+                peak,
+                parts={
+                    name: size + times * (size - before[peak.phase].parts.get(name, 0))
+                    for name, size in peak.parts.items()
+                },
+            )
+            for peak in self.peaks
+        )
+        found = replace(self, peaks=peaks)
+        return replace(found, added=found.total - self.total)
 
     def spread(self, factor: float) -> Footprint:
         """Return the footprint with this many times as many ranks."""
@@ -104,15 +134,17 @@ def footprint(
     sharding: Sharding | None = None,
     checkpointing: Checkpointing = "none",
     accumulation: int = 1,
+    in_flight: int = 1,
     kernels: Callable[[], AbstractContextManager[None]] = as_on_cuda,
     own: Callable[[Any, Sequence[Any]], int] = on_gpu,
 ) -> Footprint:
     """Return the footprint of a step of a model whose forward pass returns its loss.
 
     ``autocast``: the computing dtype, if it differs from the weights'; ``sharding``: None if this
-    rank has the whole model; ``accumulation``: micro-batches per optimizer step; ``kernels``: a
-    context in which operators keep and return what the device's kernels do; ``own``: bytes that a
-    call of an operator needs besides its outputs.
+    rank has the whole model; ``accumulation``: micro-batches per optimizer step; ``in_flight``:
+    those whose activations a pipeline stage keeps at a time; ``kernels``: a context in which
+    operators keep and return what the device's kernels do; ``own``: bytes that a call of an
+    operator needs besides its outputs.
 
     Raises:
         DoctorError: the forward pass returns no loss.
@@ -125,7 +157,15 @@ def footprint(
     def run(model: nn.Module) -> _Run:
         with kernels():
             return _run(
-                model, batch, optimizer, own, autocast, sharding, checkpointing, accumulation
+                model,
+                batch,
+                optimizer,
+                own,
+                autocast,
+                sharding,
+                checkpointing,
+                accumulation,
+                in_flight,
             )
 
     found = _with_fewer_blocks(model, build, run) or run(model)
@@ -201,6 +241,7 @@ def _run(
     sharding: Sharding | None,
     checkpointing: Checkpointing,
     accumulation: int,
+    in_flight: int,
 ) -> _Run:
     with _quiet(), _unpacked(), _without_collector(), apart(sharding) as mesh, FakeTensorMode():
         _as_fake(model)
@@ -216,19 +257,24 @@ def _run(
         with tracker:
             for number in range(STEPS):
                 tracker.begin()
-                if number == STEPS - 1 and sharding is None and accumulation == 1:
+                alone = sharding is None and accumulation == in_flight == 1
+                if number == STEPS - 1 and alone:
                     tracker.work = WorkCounter()
-                for _ in range(accumulation):
+                waiting: deque[Any] = deque()
+                more = in_flight - 1 + accumulation
+                while more:
+                    more -= 1
                     tracker.flops = 0
                     tracker.phase = "forward"
+                    # Otherwise torch's tracker refuses one forward pass after another.
+                    tracker.memory_tracking.pop(model, None)  # type: ignore[no-untyped-call]
                     with torch.autocast("cpu", autocast, enabled=autocast is not None):
-                        outputs = model(**samples)
-                    tracker.logits = _numbers(getattr(outputs, "logits", None))
-                    tracker.phase = "backward"
-                    _loss(outputs).backward()  # type: ignore[no-untyped-call]
-                    # Most loops keep the outputs until then, and logits are large.
-                    del outputs
-                    tracker.reset_mod_stats()
+                        waiting.append(model(**samples))
+                    tracker.logits = _numbers(getattr(waiting[-1], "logits", None))
+                    while len(waiting) == in_flight or (waiting and not more):
+                        if sharding is not None and sharding.pipelined:
+                            exchange_if_last(model, last=len(waiting) == 1 and not more)
+                        _go_back(tracker, waiting)
                 tracker.phase = "optimizer"
                 for parameter, part in shards:
                     if parameter is not part:
@@ -248,6 +294,17 @@ def _run(
             flops=tracker.flops,
             work=work,
         )
+
+
+def _go_back(tracker: Tracker | ShardedTracker, waiting: deque[Any]) -> None:
+    """Run the backward pass of the micro-batch that waits longest."""
+    tracker.phase = "backward"
+    # Most loops keep the outputs until then, and logits are large.
+    outputs = waiting.popleft()
+    _loss(outputs).backward()  # type: ignore[no-untyped-call]
+    del outputs
+    if not waiting:
+        tracker.reset_mod_stats()
 
 
 @contextmanager
