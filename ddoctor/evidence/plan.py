@@ -235,6 +235,33 @@ class ZeroBuffers(Part, frozen=True, kw_only=True):
     """One buffer between NVMe and the GPU: the largest shard of a parameter must fit."""
 
 
+class Candidate(Part, frozen=True, kw_only=True):
+    """A configuration that a search for the fastest one found."""
+
+    strategy: Strategy
+    gpus: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
+    micro_batch: int
+    """Samples per GPU and micro-batch."""
+    accumulation: int
+    """Micro-batches per optimizer step."""
+    checkpointing: Checkpointing
+    memory: int
+    """Bytes of one GPU at the peak of a step, as nvidia-smi shows them."""
+    estimated: bool = False
+    """Whether the memory follows from steps with fewer samples."""
+    step: StepTime
+
+    @property
+    def global_batch(self) -> int:
+        """Samples per optimizer step on all GPUs."""
+        return self.micro_batch * self.gpus * self.accumulation
+
+    @property
+    def samples_per_second(self) -> float:
+        """Samples per second on all GPUs."""
+        return self.global_batch / self.step.seconds if self.step.seconds else 0.0
+
+
 class Schedule(Part, frozen=True, kw_only=True):
     """Duration of the whole training."""
 
@@ -323,6 +350,11 @@ class Plan(Section, frozen=True, kw_only=True):
     without_checkpointing: MemoryParts | None = None
     """Memory of the recommended row without checkpointing; None: it has none, or not known."""
     schedule: Schedule | None = None
+    candidates: tuple[Candidate, ...] = ()
+    """What a search found for each number of GPUs, fastest first: no other one is as fast with as
+    little memory. Empty: no search."""
+    global_batch: int | None = None
+    """Samples per optimizer step that the search compares at; None: each at its own."""
     measured: str = ""
     """The measured step, in words; empty: none."""
     links: str = ""
@@ -351,6 +383,11 @@ class Plan(Section, frozen=True, kw_only=True):
     def recommended(self) -> PlanRow | None:
         """The recommended row; None: no row fits."""
         return None if self.chosen is None else self.rows[self.chosen]
+
+    @property
+    def advised(self) -> Candidate | None:
+        """The fastest candidate; None: no search, or none fits."""
+        return max(self.candidates, key=lambda one: one.samples_per_second, default=None)
 
     def samples_per_second(self, row: PlanRow) -> float | None:
         """Samples per second on all GPUs of a row; None: its step has no time."""

@@ -107,6 +107,8 @@ def _accelerate(plan: Plan, row: PlanRow, folder: Path) -> Iterator[str]:
         yield f"# {samples} per GPU and micro-batch{turns}: {batch} in total"
     if plan.precision == "bf16":
         yield "# The script must load the weights in bf16: dtype=torch.bfloat16"
+    if _selective(plan):
+        yield f"# The script must checkpoint by itself: {plan.checkpointing}"
     yield "compute_environment: LOCAL_MACHINE"
     kind = {"one-gpu": "NO", "ddp": "MULTI_GPU"}.get(row.strategy, "FSDP")
     # YAML reads an unquoted no as false.
@@ -159,7 +161,8 @@ def _arguments(plan: Plan, row: PlanRow) -> Iterator[str]:
     arguments = {
         "per_device_train_batch_size": plan.micro_batch,
         "gradient_accumulation_steps": row.accumulation,
-        "gradient_checkpointing": plan.checkpointing != "none",
+        # Trainer checkpoints every block or none.
+        "gradient_checkpointing": None if _selective(plan) else plan.checkpointing == "every",
         "bf16": _mixed(plan) == "bf16",
         "fp16": _mixed(plan) == "fp16",
         "optim": optimizer.argument or None if optimizer else None,
@@ -202,6 +205,10 @@ def _fsdp(plan: Plan, row: PlanRow) -> Settings:
 def _blocks(plan: Plan) -> str:
     """The classes of its blocks; a bundle may hold other words than names of classes."""
     return ",".join(filter(str.isidentifier, plan.blocks))
+
+
+def _selective(plan: Plan) -> bool:
+    return plan.checkpointing.startswith("selective")
 
 
 def _mesh(row: PlanRow) -> Settings:

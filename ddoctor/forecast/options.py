@@ -304,6 +304,14 @@ class PlanRequest:
             "link speeds; repeatable.",
         ),
     ] = None
+    advise: Annotated[
+        bool,
+        typer.Option(
+            "--advise",
+            help="Search micro-batch, accumulation, checkpointing and strategy of --model for the "
+            "highest throughput that fits.",
+        ),
+    ] = False
     write: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="Write launch files for accelerate and torchrun."),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import (
     GPUS_PER_HOST,
+    NO_PARALLELISM,
     TITLES,
     Fit,
     ModelParallel,
@@ -48,11 +49,13 @@ def plan(
     forecast: Forecast | PipelineForecast | None = None,
     part: Model | None = None,
     zero: Zero | None = None,
+    only: ForecastRow | None = None,
 ) -> Plan:
     """Return the plan by a forecast on fake tensors; None: by closed form.
 
     ``part``: what model parallelism leaves of the model on each GPU; None: all. ``zero``: with
-    DeepSpeed instead of DDP and FSDP.
+    DeepSpeed instead of DDP and FSDP. ``only``: the row that a search has chosen; None: all
+    strategies.
 
     Raises:
         DoctorError: the global batch is a multiple of no number of GPUs × micro-batch, or the
@@ -62,7 +65,7 @@ def plan(
     own = ClosedForm(part) if zero is None else ZeroClosedForm(part, zero.buffers)
     memory = forecast or own
     gpus = _multiples(gpus, work.parallel)
-    rows = tuple(_rows(part, memory, device, gpus, work, measured, zero))
+    rows = tuple(_rows(part, memory, device, gpus, work, measured, zero, only))
     if not rows:
         raise DoctorError(
             f"a global batch of {work.global_batch} is not a multiple of {work.micro_batch} "
@@ -94,8 +97,13 @@ def plan(
         blocks=model.blocks,
         sequence=memory.sequence,
         micro_batch=work.micro_batch,
-        largest_micro_batch=forecast.most_samples(way, device.memory) if forecast else None,
-        without_checkpointing=forecast.without_checkpointing(way) if forecast and best else None,
+        # A search has compared other micro-batches, and steps without checkpointing.
+        largest_micro_batch=(
+            forecast.most_samples(way, device.memory) if forecast and not only else None
+        ),
+        without_checkpointing=(
+            forecast.without_checkpointing(way) if forecast and best and not only else None
+        ),
         gains=memory.gains(_way(bare)) if bare.fit != "fits" else {},
         measured="" if measured is None else measured.words,
         links="" if work.step_seconds else timing.links(part, device, rows, measured),
@@ -170,6 +178,7 @@ def _rows(
     work: PlanRequest,
     measured: MeasuredStep | None,
     zero: Zero | None,
+    only: ForecastRow | None,
 ) -> Iterator[PlanRow]:
     def row(way: ForecastRow) -> PlanRow:
         parts, host = forecast.parts(way), forecast.host(way)
@@ -193,6 +202,9 @@ def _rows(
             parallel=way.parallel,
         )
 
+    if only is not None:
+        yield row(only)
+        return
     for number in sorted(set(gpus)):
         if accumulation := accumulated(work, number):
             ways = [
@@ -202,7 +214,7 @@ def _rows(
                     accumulation=accumulation,
                     parallel=work.parallel,
                 )
-                for strategy in _strategies(number, work.parallel, zero)
+                for strategy in strategies(number, work.parallel, zero)
             ]
             found = [row(way) for way in ways]
             yield from found
@@ -225,7 +237,10 @@ def _way(row: PlanRow) -> ForecastRow:
     )
 
 
-def _strategies(gpus: int, parallel: ModelParallel, zero: Zero | None) -> tuple[Strategy, ...]:
+def strategies(
+    gpus: int, parallel: ModelParallel = NO_PARALLELISM, zero: Zero | None = None
+) -> tuple[Strategy, ...]:
+    """Return what can be compared on this number of GPUs, all without CPU offload."""
     if zero is not None:
         # One GPU shares nothing with others, so that the stages differ in their buffers only.
         stages = STAGES if gpus > 1 else STAGES[:1]

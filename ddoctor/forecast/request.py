@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import msgspec
 
@@ -12,7 +12,7 @@ from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.limits import LARGEST
 from ddoctor.evidence.plan import Plan, SampleLengths
-from ddoctor.forecast import config_files, devices, model_parallel, planning
+from ddoctor.forecast import advice, config_files, devices, model_parallel, planning
 from ddoctor.forecast import lengths as sample_lengths
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
 from ddoctor.forecast.companions import companions
@@ -39,7 +39,10 @@ def plan(wanted: PlanRequest) -> Plan:
     Raises:
         DoctorError: an option is missing or wrong, or two exclude each other.
     """
+    own = wanted
     wanted, taken = config_files.completed(wanted)
+    if wanted.advise:
+        wanted, taken = advice.opened(own, wanted, taken)
     named = sum(one is not None for one in (wanted.params, wanted.model, wanted.workload))
     if named > 1 or (not named and not wanted.measured):
         raise DoctorError(
@@ -61,7 +64,8 @@ def plan(wanted: PlanRequest) -> Plan:
         step = run.step(device, wanted.micro_batch)
         wanted = replace(wanted, micro_batch=wanted.micro_batch or step.micro_batch)
         precision, optimizer = precision or step.precision, optimizer or step.states
-    if wanted.micro_batch is None and (wanted.samples or wanted.global_batch):
+    searched = wanted
+    if wanted.micro_batch is None and not wanted.advise and (wanted.samples or wanted.global_batch):
         raise DoctorError("--samples and --global-batch need --micro-batch")
     usual = precision or "bf16-mixed", optimizer or "adamw"
     zero = taken.zero or Zero() if wanted.engine == "deepspeed" else None
@@ -80,7 +84,11 @@ def plan(wanted: PlanRequest) -> Plan:
         model, step = _with_masters(model), step and _with_masters(step)
     if step is not None:
         step.check(model)
-    planned = planning.plan(model, device, gpus, wanted, step, forecast, part, zero)
+    if wanted.advise:
+        # No pipeline: a search excludes model parallelism.
+        planned = advice.plan(model, device, gpus, searched, cast("Forecast | None", forecast))
+    else:
+        planned = planning.plan(model, device, gpus, wanted, step, forecast, part, zero)
     method = (wanted.method or SFT).text
     return msgspec.structs.replace(
         planned,

@@ -74,9 +74,17 @@ def ordered(log: Iterable[Entry]) -> Iterator[Entry]:
         yield from sorted(group, key=lambda one: -one.number) if freed else group
 
 
-def held(log: Iterable[Entry], kinds: Sequence[str]) -> Held:
-    """Return what the log comes to; ``kinds``: all of torch's names that a peak tells."""
+def held(log: Iterable[Entry], kinds: Sequence[str], factor: float = 1) -> Held:
+    """Return what the log comes to.
+
+    ``kinds``: all of torch's names that a peak tells; ``factor``: as many times as many ranks share
+    the sharded memory of the peaks. With more ranks, a peak may be at another moment.
+    """
     found = Held()
+
+    def share(size: int, kind: str) -> int:
+        return round(size / factor) if kind in SHARED else size
+
     parts = dict.fromkeys(kinds, 0)
     sizes: dict[int, int] = {}
     kind_of: dict[int, str] = {}
@@ -89,7 +97,7 @@ def held(log: Iterable[Entry], kinds: Sequence[str]) -> Held:
                 most[kind] = total + size
                 logits = Counter[str]()
                 for one in alike:
-                    logits[kind_of[one]] += sizes[one]
+                    logits[kind_of[one]] += share(sizes[one], kind_of[one])
                 found.peaks[kind] = Peak(
                     phase=kind, module=module, parts=dict(parts), logits=logits, operators=size
                 )
@@ -99,8 +107,10 @@ def held(log: Iterable[Entry], kinds: Sequence[str]) -> Held:
         elif what == "logits":
             alike[number] = None
         elif what == "kind":
-            parts[kind_of[number]] -= sizes[number]
-            parts[kind] = parts.get(kind, 0) + sizes[number]
+            before, after = share(sizes[number], kind_of[number]), share(sizes[number], kind)
+            parts[kind_of[number]] -= before
+            parts[kind] = parts.get(kind, 0) + after
+            total += after - before
             kind_of[number] = kind
             if kind in SHARED:
                 found.shared.add(number)
@@ -110,8 +120,10 @@ def held(log: Iterable[Entry], kinds: Sequence[str]) -> Held:
                 if kind in SHARED:
                     found.shared.add(number)
             now = 0 if what == "free" else size
-            parts[kind_of[number]] = parts.get(kind_of[number], 0) + now - sizes[number]
-            total += now - sizes[number]
+            its = kind_of[number]
+            change = share(now, its) - share(sizes[number], its)
+            parts[its] = parts.get(its, 0) + change
+            total += change
             sizes[number] = now
             found.sizes.append((number, now))
             if what == "free":

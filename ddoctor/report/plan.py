@@ -60,10 +60,15 @@ def tables(evidence: Evidence) -> tuple[Grid, ...]:
     return tuple(map(table, evidence.all(Plan)))
 
 
-def table(plan: Plan, *, narrow: bool = False) -> Grid:
-    """Return the table with each part that some row has, or with parts joined to save room."""
+def table(plan: Plan, *, narrow: int = 0) -> Grid:
+    """Return the table with each part that some row has.
+
+    ``narrow``: 1 joins parts to save room, 2 leaves all but their total out.
+    """
     timed = any(row.step is not None for row in plan.rows)
     groups = NARROW if narrow else {head: (name,) for name, head in HEADS.items()}
+    if narrow > 1:
+        groups = {}
     sizes = [dict(row.parts.named()) for row in plan.rows]
     columns = {
         head: [sum(parts[name] for name in names) for parts in sizes]
@@ -76,7 +81,8 @@ def table(plan: Plan, *, narrow: bool = False) -> Grid:
         taken = TAKEN[0]
     columns = {head: column for head, column in columns.items() if any(column)}
     columns["total"] = [row.parts.total for row in plan.rows]
-    columns["free"] = [plan.device_memory - row.parts.total for row in plan.rows]
+    if narrow < 2:
+        columns["free"] = [plan.device_memory - row.parts.total for row in plan.rows]
     # Without room for it, the reason for the recommendation says so.
     if any(row.host for row in plan.rows) and not narrow:
         columns["host"] = [row.host for row in plan.rows]
@@ -86,7 +92,7 @@ def table(plan: Plan, *, narrow: bool = False) -> Grid:
         (
             NAMES[row.strategy],
             str(row.gpus),
-            *(_gib(column[place]) for column in columns.values()),
+            *(gib(column[place]) for column in columns.values()),
             *(_times(plan, row) if timed else ()),
             row.fit.replace("-", " ") + (f" {taken}" if place == plan.chosen else ""),
         )
@@ -108,8 +114,8 @@ def table(plan: Plan, *, narrow: bool = False) -> Grid:
 def _times(plan: Plan, row: PlanRow) -> tuple[str, str]:
     derived = row.step is not None and row.step.source == "by the measured step"
     mark = DERIVED if derived else ""
-    each = _three(row.step.seconds) if row.step is not None else UNKNOWN
-    return mark + each, _three(plan.samples_per_second(row))
+    each = three(row.step.seconds) if row.step is not None else UNKNOWN
+    return mark + each, three(plan.samples_per_second(row))
 
 
 def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -126,9 +132,10 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
         parallel = plan.rows[0].parallel
         if parallel.words:
             yield "parallel", f"{parallel.words}: one copy of the model on {_gpus(parallel)}"
-        yield "device", f"{plan.device}, {_gib(plan.device_memory)} GiB available to a process"
+        yield "device", f"{plan.device}, {gib(plan.device_memory)} GiB available to a process"
         if plan.chosen is not None:
             yield "recommended", f"{plan.rows[plan.chosen].title}: {plan.reason}{_most(plan)}"
+            yield from _settings(plan)
             yield from _step(plan, plan.rows[plan.chosen])
         yield from _schedule(plan)
         if plan.checkpoint_bf16 is not None:
@@ -196,10 +203,10 @@ def _peak(plan: Plan) -> str:
     # What vLLM takes, no tensor of the training has.
     beside = parts.context + (0 if plan.cache else parts.generation)
     held = parts.total - beside
-    reserved = f", {_gib(held)} reserved by torch's allocator" if parts.unused else ""
+    reserved = f", {gib(held)} reserved by torch's allocator" if parts.unused else ""
     return (
-        f"{_gib(parts.used - beside)} GiB allocated by tensors{reserved}, "
-        f"{_gib(parts.total)} to {_gib(round(plan.doubt * parts.total))} in nvidia-smi, which "
+        f"{gib(parts.used - beside)} GiB allocated by tensors{reserved}, "
+        f"{gib(parts.total)} to {gib(round(plan.doubt * parts.total))} in nvidia-smi, which "
         f"includes CUDA{', vLLM' if beside > parts.context else ''} and NCCL"
     )
 
@@ -213,12 +220,12 @@ def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
         share = (
             "" if step.share_of_peak is None else f", at {step.share_of_peak:.0%} of the GPU's peak"
         )
-        told = f"{about}{_three(step.seconds)} s {step.source}{share}"
+        told = f"{about}{three(step.seconds)} s {step.source}{share}"
         yield "step", ": ".join(filter(None, (told, ", ".join(_rates(plan, row, step)))))
     if plan.with_tf32 is not None:
         yield (
             "with TF32",
-            f"about {_three(plan.with_tf32.seconds)} s: torch.set_float32_matmul_precision('high')",
+            f"about {three(plan.with_tf32.seconds)} s: torch.set_float32_matmul_precision('high')",
         )
     if plan.links:
         yield "links", plan.links
@@ -226,13 +233,34 @@ def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
 
 def _rates(plan: Plan, row: PlanRow, step: StepTime) -> Iterator[str]:
     if plan.micro_batch is not None:
-        yield f"{_three(plan.samples_per_second(row))} samples/s"
+        yield f"{three(plan.samples_per_second(row))} samples/s"
     if step.efficiency is not None:
         yield f"efficiency {step.efficiency:.0%}"
     if step.bubble:
-        yield f"{_three(step.bubble)} s of it in the pipeline's bubble"
+        yield f"{three(step.bubble)} s of it in the pipeline's bubble"
     if step.loading:
-        yield f"{_three(step.loading)} s of it waiting for data"
+        yield f"{three(step.loading)} s of it waiting for data"
+
+
+def _settings(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the options of the fastest configuration, and what it was compared with."""
+    best = plan.advised
+    if best is None:
+        return
+    options = {
+        "gpus": best.gpus,
+        "micro-batch": best.micro_batch,
+        "global-batch": best.global_batch,
+        "checkpointing": best.checkpointing,
+    }
+    words = " ".join(f"--{name} {value}" for name, value in options.items())
+    yield "settings", f"{words}, {counted(best.accumulation, 'accumulation step')}"
+    at = (
+        f"at a global batch of {plan.global_batch}"
+        if plan.global_batch
+        else "each micro-batch at its own global batch (set --global-batch to compare at one)"
+    )
+    yield "search", f"micro-batch, accumulation, checkpointing and strategy, {at}"
 
 
 def _schedule(plan: Plan) -> Iterator[tuple[str, str]]:
@@ -260,7 +288,7 @@ def _time(one: Schedule) -> str:
     return f", {about}{timedelta(seconds=round(one.seconds))}{source}"
 
 
-def _three(value: float | None) -> str:
+def three(value: float | None) -> str:
     """Return the value with three significant digits."""
     if value is None:
         return UNKNOWN
@@ -268,6 +296,7 @@ def _three(value: float | None) -> str:
     return f"{value:,.{min(max(0, decimals), MOST_DECIMALS)}f}"
 
 
-def _gib(size: int) -> str:
+def gib(size: int) -> str:
+    """Return bytes in GiB."""
     found = size / GIB
     return f"{found:.0f}" if abs(found) >= 1000 else f"{found:.1f}"

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 MODULES = (
+    *("advice", "advice_chart"),
     *("charts", "expectation", "facts", "fitness", "heat", "hosts", "live", "memory", "plan"),
     *(
         "ranks",

@@ -15,6 +15,7 @@ from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Fix, Report, Severity
 from ddoctor.report import (
+    advice,
     bars,
     fitness,
     live,
@@ -91,12 +92,22 @@ def _facts(evidence: Evidence, width: int) -> Iterator[Text]:
 
 def _plan(evidence: Evidence, width: int) -> Iterator[Text]:
     for section in evidence.all(Plan):
-        found = plan.table(section)
-        if max(line.cell_len for line in _columns(found)) > width:
-            found = plan.table(section, narrow=True)
-        yield Text()
-        yield Text(found.title, style="bold")
-        yield from _columns(found)
+        yield from _fitting([plan.table(section, narrow=narrow) for narrow in range(3)], width)
+        both = (advice.tables(section, narrow=narrow) for narrow in (False, True))
+        for found in zip(*both, strict=True):
+            yield from _fitting(found, width)
+        if section.candidates:
+            yield from _paragraph(advice.LEGEND, width, indent=2)
+
+
+def _fitting(tables: Sequence[wording.Grid], width: int) -> Iterator[Text]:
+    """Yield the first of these tables that fits into the width, or the last."""
+    fitting = (one for one in tables if max(line.cell_len for line in _columns(one)) <= width)
+    found = next(fitting, tables[-1])
+    yield Text()
+    for line in wrapped(found.title, width):
+        yield Text(line, style="bold")
+    yield from _columns(found)
 
 
 def _columns(found: wording.Grid) -> Iterator[Text]:

@@ -14,7 +14,7 @@ from ddoctor.forecast.closed_form import ForecastRow, Traffic
 from ddoctor.forecast.devices import find
 from ddoctor.forecast.model_parallel import Dimensions, in_numbers, seconds
 from ddoctor.forecast.options import PlanRequest
-from ddoctor.forecast.planning import _strategies
+from ddoctor.forecast.planning import strategies
 from ddoctor.forecast.timing import by_roofline
 from tests.forecast.test_planning import model
 from tests.forecast.test_roofline import llama
@@ -57,7 +57,7 @@ def test_rows_of_whole_copies() -> None:
 def test_hybrid_sharding_needs_several_copies_within_a_host(
     sizes: dict[str, int], *, hybrid: bool
 ) -> None:
-    assert ("fsdp-hybrid" in _strategies(64, ModelParallel(**sizes), None)) == hybrid
+    assert ("fsdp-hybrid" in strategies(64, ModelParallel(**sizes))) == hybrid
 
 
 def test_without_numbers_of_gpus_there_are_1_to_8_copies() -> None:

@@ -19,6 +19,7 @@ from ddoctor.forecast.closed_form import ForecastRow
 from ddoctor.forecast.model import blueprint
 from ddoctor.forecast.model.blueprint import Blueprint, from_config, on_meta
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
+from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.memory_tracking.blocks import rows
 from tests.forecast.small_models import (
     MIB,
@@ -158,6 +159,14 @@ def test_what_it_would_need_without_checkpointing(tmp_path: Path) -> None:
     assert kept.without_checkpointing(ONE) is None
     assert again.without_checkpointing(ONE) == kept.parts(ONE)
     assert again.parts(ONE).used < 0.95 * kept.parts(ONE).used
+
+
+def test_checkpointing_changes_no_other_build_of_the_model(tmp_path: Path) -> None:
+    blueprint = from_config(written(tmp_path))
+    one, other = blueprint.build(), blueprint.build()
+    recompute(one, "every")
+    assert not one.config.use_cache  # type: ignore[union-attr]
+    assert other.config.use_cache  # type: ignore[union-attr]
 
 
 def test_the_file_and_its_folder_are_the_same(tmp_path: Path) -> None:

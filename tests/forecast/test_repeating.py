@@ -62,6 +62,28 @@ def test_every_allocation_with_an_update_at_once(way: str, monkeypatch: pytest.M
     assert replace(told, work=None) == replace(whole, work=None)
 
 
+@pytest.mark.parametrize("name", ["adamw-8bit", "sgd"])
+def test_the_optimizers_of_a_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = partial(optimizers.made, name)
+    told = footprint(LLAMA, batch, made)
+    monkeypatch.setattr(step, "equal_blocks", lambda model: None)
+    whole = footprint(LLAMA, batch, made)
+    assert replace(told, work=None) == replace(whole, work=None)
+
+
+@pytest.mark.parametrize("layers", [1, pytest.param(WORTH, marks=pytest.mark.ward)])
+def test_the_passes_alone_have_the_operators_of_a_step(layers: int) -> None:
+    config = transformers.LlamaConfig(**{**SMALL, "num_hidden_layers": layers})
+    build = partial(transformers.LlamaForCausalLM, config)
+    made, half = partial(optimizers.made, "adamw"), torch.bfloat16
+    like = step.footprint(build, batch, made, autocast=half)
+    settings: Mapping[str, Any] = {"autocast": half, "checkpointing": "selective:op"}
+    assert like.repeats == (layers == WORTH)
+    whole = step.footprint(build, batch, made, **settings).work
+    assert step.passes(build, batch, made, like, **settings) == whole
+    assert whole != like.work
+
+
 @pytest.mark.parametrize(
     ("sharding", "adapted"),
     [

@@ -10,6 +10,7 @@ import pytest
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.sharding import Sharding
+from ddoctor.memory_tracking.log import Entry, held
 from tests.forecast import truth
 from tests.forecast.model_set import SET
 from tests.forecast.on_cpu import footprint
@@ -87,6 +88,39 @@ def test_twice_as_many_have_half_as_much_each() -> None:
     assert (told.phase, told.module) == (real.phase, real.module)
     assert told.parts["Activation"] == real.parts["Activation"]
     assert two.spread(2).reserved == pytest.approx(four.reserved, rel=0.05)
+
+
+@pytest.mark.ward
+def test_with_many_ranks_the_peak_is_at_another_moment() -> None:
+    """Few ranks hold most with all gradients, many at the logits, where there is none yet."""
+    case = SET["dense"]
+    two, many = (
+        footprint(
+            *(case.build, case.batch, AdamW),
+            sharding=Sharding(ranks=ranks),
+            checkpointing="every",
+        )
+        for ranks in (2, 32)
+    )
+    told, real = (
+        next(peak for peak in one.peaks if peak.phase == "backward")
+        for one in (two.spread(16), many)
+    )
+    assert told.total == pytest.approx(real.total, rel=0.01)
+
+
+def test_the_moment_of_a_peak_follows_from_the_number_of_ranks() -> None:
+    log = [
+        Entry("step"),
+        Entry("new", 0, 30, "Activation"),
+        Entry("operator", -1, 0, "backward", "head"),
+        Entry("free", 0),
+        Entry("new", 1, 40, "Sharded Grad"),
+        Entry("operator", -1, 0, "backward", "first"),
+    ]
+    for factor, module, size in ((1, "first", 40), (4, "head", 30)):
+        (peak,) = held(log, ["Activation", "Sharded Grad"], factor).peaks.values()
+        assert (peak.module, peak.total) == (module, size)
 
 
 def test_a_rank_of_a_run_makes_no_plan() -> None:

@@ -9,6 +9,7 @@ import re
 import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -207,7 +208,8 @@ def from_config(
     feed = _feeder(source, kind, config)
 
     def build() -> nn.Module:
-        model = kind(config)
+        # Activation checkpointing switches off the cache that the config asks for.
+        model = kind(deepcopy(config))
         if loss != "plain":
             replace_loss(model, loss)
         if not method.plain:

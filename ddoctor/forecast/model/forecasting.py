@@ -24,8 +24,9 @@ from ddoctor.forecast.companions import NONE, Companions
 from ddoctor.forecast.model import optimizers
 from ddoctor.forecast.model.adapters import halve
 from ddoctor.forecast.model.blueprint import Blueprint, said
+from ddoctor.forecast.model.growth import Growth
 from ddoctor.forecast.model.sharding import Sharding
-from ddoctor.forecast.model.step import Footprint, footprint
+from ddoctor.forecast.model.step import Footprint, footprint, passes
 from ddoctor.forecast.optimizers import OPTIMIZERS
 from ddoctor.forecast.options import Precision
 from ddoctor.memory_tracking.work import StepWork
@@ -75,7 +76,7 @@ class Forecast:
     """Bytes of keys and values that context parallelism gathers for one block, with gradients."""
     fewer: float = 1.0
     """FSDP shards over this share of the ranks: each expert is on fewer of them."""
-    _steps: dict[tuple[Sharding | None, int, int], Footprint] = field(
+    _steps: dict[tuple[Sharding | None, int, int, float], Footprint] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
@@ -158,32 +159,35 @@ class Forecast:
     def most_samples(self, row: ForecastRow, memory: int) -> int:
         """Return the largest micro-batch on a GPU with this memory in bytes; 0: none fits.
 
-        Tensor memory grows linearly with the samples in each phase, so that two sizes suffice.
-        Fragmentation does not, so it is forecast again near the limit.
+        Fragmentation is forecast again near the limit.
         """
-        one, now = self._used(row), self._in_step(row)
-        doubled = replace(self, samples=2 * self.samples)._used(row)
-
-        def most(unused: float) -> int:
-            room = memory / self.doubt / (1 + unused)
-            found = []
-            for phase, used in one.items():
-                more = doubled[phase] - used
-                if more > 0:
-                    found.append(int(self.samples * (1 + (room - used) / more)))
-                elif used > room:
-                    return 0
-            return max(0, min(found, default=self.samples))
-
-        if not (found := most(now.unused / now.used)):
+        growth = self.growth(row, replace(self, samples=2 * self.samples))
+        room = memory / self.doubt
+        if not (found := growth.most(room, growth.unused)):
             return found
         near = replace(self, samples=found)._in_step(row)
-        found = most(near.unused / near.used)
+        found = growth.most(room, near.unused / near.used)
         generating = self._generating(row)
         if generating is None:
             return found
-        room = memory / self.doubt - generating.total + generating.generation
+        room += generating.generation - generating.total
         return min(found, max(0, int(self.samples * room / generating.generation)))
+
+    def growth(self, row: ForecastRow, larger: Forecast, like: ForecastRow | None = None) -> Growth:
+        """Return how memory grows with the samples in a step.
+
+        ``larger``: the forecast with more samples; ``like``: a row whose activations are the same.
+        """
+        now = self._in_step(row)
+        few, many = (forecast._used(like or row) for forecast in (self, larger))
+        more = larger.samples - self.samples
+        return Growth(
+            samples=self.samples,
+            peaks=self._used(row),
+            slopes={phase: (many[phase] - size) / more for phase, size in few.items()},
+            gradients=self._spread(row).gradients // row.shards,
+            unused=now.unused / now.used,
+        )
 
     def without_checkpointing(self, row: ForecastRow) -> MemoryParts | None:
         """Return the memory without activation checkpointing; None: it is off."""
@@ -233,6 +237,19 @@ class Forecast:
             return None
         return replace(row, strategy="fsdp-offload")
 
+    def work_like(self, other: Forecast) -> StepWork | None:
+        """Return the operators of a step, of which the optimizer's are those of the other one."""
+        if (None, 1, 1, 1) in self._steps:
+            return self.work
+        return passes(
+            self._build,
+            partial(self.blueprint.batch, self.samples, self.length),
+            partial(optimizers.made, self.optimizer),
+            other._step(None, 1),
+            autocast=self._computing,
+            checkpointing=self.checkpointing,
+        )
+
     @property
     def _computing(self) -> torch.dtype | None:
         """Return the layers' computing dtype, if it differs from the weights'."""
@@ -260,19 +277,29 @@ class Forecast:
         )
         if row.strategy == "fsdp-offload":
             # Sharded tensors are off the GPU, as if infinitely many ranks shared them.
-            return self._filled(sharding, turns, in_flight).spread(inf)
-        found = self._filled(sharding, turns, in_flight)
-        return found.spread(row.shards * self.fewer / FEWEST)
+            return self._filled(sharding, turns, in_flight, inf)
+        return self._filled(sharding, turns, in_flight, row.shards * self.fewer / FEWEST)
 
-    def _filled(self, sharding: Sharding | None, accumulation: int, in_flight: int) -> Footprint:
-        found = self._step(sharding, accumulation, min(in_flight, MOST_IN_FLIGHT))
+    def _filled(
+        self, sharding: Sharding | None, accumulation: int, in_flight: int, spread: float = 1
+    ) -> Footprint:
+        found = self._step(sharding, accumulation, min(in_flight, MOST_IN_FLIGHT), spread)
         if in_flight <= MOST_IN_FLIGHT:
             return found
-        fewer = self._step(sharding, accumulation, MOST_IN_FLIGHT - 1)
+        fewer = self._step(sharding, accumulation, MOST_IN_FLIGHT - 1, spread)
         return found.filled(fewer, in_flight - MOST_IN_FLIGHT)
 
-    def _step(self, sharding: Sharding | None, accumulation: int, in_flight: int = 1) -> Footprint:
-        key = sharding, accumulation, in_flight
+    def _step(
+        self,
+        sharding: Sharding | None,
+        accumulation: int,
+        in_flight: int = 1,
+        spread: float = 1,
+    ) -> Footprint:
+        key = sharding, accumulation, in_flight, spread
+        if key not in self._steps and spread != 1:
+            one = self._step(sharding, accumulation, in_flight)
+            self._steps[key] = one.spread(spread)
         if key in self._steps:
             return self._steps[key]
         try:

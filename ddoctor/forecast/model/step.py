@@ -9,7 +9,8 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ from ddoctor.forecast.model.sharding import (
 )
 from ddoctor.memory_tracking.counting import WorkCounter
 from ddoctor.memory_tracking.cuda import as_on_cuda
-from ddoctor.memory_tracking.log import SHARED, Entry, Peak, held, ordered
+from ddoctor.memory_tracking.log import Entry, Peak, held, ordered
 from ddoctor.memory_tracking.tracker import ShardedTracker, Tracker, on_gpu
 from ddoctor.memory_tracking.work import StepWork
 
@@ -46,6 +47,10 @@ Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 class Footprint:
     """The memory of a step on one rank, in bytes."""
 
+    log: Sequence[Entry]
+    """What happened to each allocation."""
+    kinds: Sequence[str]
+    """torch's names of the kinds of memory."""
     peaks: tuple[Peak, ...]
     """The peak of each phase."""
     sizes: Sequence[tuple[int, int]]
@@ -66,12 +71,15 @@ class Footprint:
     work: StepWork | None = None
     """The operators of the step, with one micro-batch; None: it is sharded, or accumulates."""
 
+    repeats: bool = field(default=False, compare=False)
+    """Whether runs with few of the model's blocks gave it."""
+
     factor: float = 1.0
     """The sharded allocations are this many times as large as ``sizes`` says, at most 1."""
     added: int = 0
     """Bytes of activations of other micro-batches in flight, which ``sizes`` lacks."""
 
-    @property
+    @cached_property
     def reserved(self) -> int:
         """Return the GPU memory that torch's caching allocator reserves for it."""
         replayed = replay(
@@ -113,15 +121,12 @@ class Footprint:
         """Return the footprint with this many times as many ranks."""
         if factor == 1:
             return self
-        peaks = []
-        for one in self.peaks:
-            shares = {name: round(one.parts[name] / factor) for name in SHARED if name in one.parts}
-            peaks.append(replace(one, parts={**one.parts, **shares}))
+        whole = factor * self.factor
         return replace(
             self,
-            peaks=tuple(peaks),
+            peaks=tuple(held(self.log, self.kinds, whole).peaks.values()),
             states=round(self.states / factor),
-            factor=factor * self.factor,
+            factor=whole,
         )
 
 
@@ -168,9 +173,12 @@ def footprint(
                 in_flight,
             )
 
-    found = _with_fewer_blocks(model, build, run) or run(model)
+    repeated = _with_fewer_blocks(model, build, run)
+    found = repeated or run(model)
     told = held(found.log, found.kinds)
     return Footprint(
+        log=tuple(found.log),
+        kinds=found.kinds,
         peaks=tuple(told.peaks.values()),
         sizes=told.sizes,
         shared=frozenset(told.shared),
@@ -179,7 +187,41 @@ def footprint(
         block=block,
         flops=found.flops,
         work=found.work,
+        repeats=repeated is not None,
     )
+
+
+def passes(
+    build: Callable[[], nn.Module],
+    batch: Callable[[], Batch],
+    optimizer: Optimizer,
+    like: Footprint,
+    *,
+    autocast: torch.dtype | None = None,
+    checkpointing: Checkpointing = "none",
+) -> StepWork | None:
+    """Return the operators of a step, of which only the forward and the backward pass run.
+
+    ``like``: the footprint with other samples or checkpointing, whose optimizer does the same.
+    """
+
+    def run(model: nn.Module) -> StepWork | None:
+        with as_on_cuda():
+            return _run(
+                model, batch, optimizer, on_gpu, autocast, None, checkpointing, 1, 1, steps=1
+            ).work
+
+    model = on_meta(build)
+    row = equal_blocks(model) if like.repeats else None
+    if row is None:
+        found = run(model)
+    else:
+        short, middle = (run(_shortened(build, depth) or model) for depth in DEPTHS[:2])
+        found = short.deeper(middle, len(row) - FEWEST) if short and middle else None
+    if found is None or like.work is None:
+        return None
+    optimized = {"optimizer": like.work.phases["optimizer"]}
+    return replace(found, phases={**found.phases, **optimized})
 
 
 class _Run(NamedTuple):
@@ -208,11 +250,9 @@ def _with_fewer_blocks(
         return None
     runs = []
     for depth in DEPTHS:
-        shorter = on_meta(build)
-        blocks = equal_blocks(shorter)
-        if blocks is None:
+        shorter = _shortened(build, depth)
+        if shorter is None:
             return None
-        del blocks[depth:]
         try:
             runs.append(run(shorter))
         except DoctorError:
@@ -232,6 +272,16 @@ def _with_fewer_blocks(
     )
 
 
+def _shortened(build: Callable[[], nn.Module], depth: int) -> nn.Module | None:
+    """Return the model with this number of blocks; None: they differ."""
+    model = on_meta(build)
+    blocks = equal_blocks(model)
+    if blocks is None:
+        return None
+    del blocks[depth:]
+    return model
+
+
 def _run(
     model: nn.Module,
     batch: Callable[[], Batch],
@@ -242,6 +292,7 @@ def _run(
     checkpointing: Checkpointing,
     accumulation: int,
     in_flight: int,
+    steps: int = STEPS,
 ) -> _Run:
     with _quiet(), _unpacked(), _without_collector(), apart(sharding) as mesh, FakeTensorMode():
         _as_fake(model)
@@ -249,16 +300,16 @@ def _run(
         if sharding is not None and mesh is not None:
             shard(model, sharding, mesh)
         shards = [(one, own_shard(one)) for one in model.parameters() if one.requires_grad]
-        steps = optimizer([part for _, part in shards])
+        updates = optimizer([part for _, part in shards])
         samples = batch()
         kind = Tracker if sharding is None else ShardedTracker
-        tracker = kind(model, steps, [one for one in samples.values() if isinstance(one, Tensor)])
+        tracker = kind(model, updates, [one for one in samples.values() if isinstance(one, Tensor)])
         tracker.own = own
         with tracker:
-            for number in range(STEPS):
+            for number in range(steps):
                 tracker.begin()
                 alone = sharding is None and accumulation == in_flight == 1
-                if number == STEPS - 1 and alone:
+                if number == steps - 1 and alone:
                     tracker.work = WorkCounter()
                 waiting: deque[Any] = deque()
                 more = in_flight - 1 + accumulation
@@ -279,14 +330,14 @@ def _run(
                 for parameter, part in shards:
                     if parameter is not part:
                         part.grad = getattr(parameter.grad, "_local_tensor", None)
-                steps.step()
+                updates.step()
                 for parameter, part in shards:
                     parameter.grad = part.grad = None
         work = None
         if tracker.work is not None:
             gradients = sum(one.nbytes for one, _ in shards)
             work = StepWork(phases=tracker.work.phases, gradients=gradients, tensors=len(shards))
-        states = (one for state in steps.state.values() for one in state.values())
+        states = (one for state in updates.state.values() for one in state.values())
         return _Run(
             log=tuple(ordered(tracker.log)),  # it goes on while the model is freed
             kinds=tracker.kinds,
