@@ -14,6 +14,7 @@ from ddoctor.forecast import advice, config_files, planning, request, timing
 from ddoctor.forecast.closed_form import ForecastRow
 from ddoctor.forecast.devices import find
 from ddoctor.forecast.launch_files import ACCELERATE, ARGUMENTS, texts
+from ddoctor.forecast.method import Method
 from ddoctor.forecast.options import PlanRequest
 from ddoctor.forecast.search import RECOMPUTED, Search, row
 from tests.forecast.played import GIB, MODEL, Played
@@ -188,6 +189,10 @@ def test_the_files_of_the_fastest() -> None:
         ({"params": "8B", "gpu": "h100-80"}, "--advise goes with --model or --workload"),
         ({"model": "x", "gpu": "h100-80", "step": 1.0}, "--advise goes without --measured"),
         ({"model": "x", "device_memory": "24GiB"}, "--advise needs --gpu"),
+        ({"model": "x", "gpu": "h100-80", "tp": 2}, "--advise does not search --tp"),
+        ({"model": "x", "gpu": "h100-80", "engine": "deepspeed"}, "pass --engine fsdp"),
+        ({"model": "x", "gpu": "h100-80", "lengths": Path("l")}, "pass --sequence, not --lengths"),
+        ({"model": "x", "gpu": "h100-80", "method": Method("grpo")}, "pass --vllm-share"),
     ],
 )
 def test_what_excludes_a_search(options: dict[str, Any], message: str) -> None:
