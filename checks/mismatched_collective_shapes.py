@@ -111,6 +111,17 @@ def in_a_log(log: Log) -> Iterator[Finding]:
                 *_padded(""),
             )
             return
+    for number, calls in collective_mismatch.printed_calls(log).items():
+        if len({one.values["operation"] for one in calls}) == 1:
+            sizes = sorted({int(one.values["numel"]) for one in calls})
+            yield log_events.finding(
+                calls,
+                f"the last {calls[0].values['operation']} of each rank has the number {number}, "
+                f"and other numbers of elements: {' and '.join(map(str, sizes))}",
+                *_padded(""),
+                confidence=Confidence.POSSIBLE,
+            )
+            return
 
 
 def _finding(

@@ -239,6 +239,17 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
             confidence=Confidence.POSSIBLE,
         )
         return
+    for number, calls in collective_mismatch.printed_calls(log).items():
+        if len(operations := {one.values["operation"] for one in calls}) > 1:
+            yield log_events.finding(
+                calls,
+                f"the last call of each rank has the number {number}, and is not the same "
+                f"collective: {' and '.join(sorted(operations))}",
+                _LET_ALL_DECIDE,
+                # Of some ranks, the log may lack the communicator that belongs to the others'.
+                confidence=Confidence.POSSIBLE,
+            )
+            return
     if run is not None and (found := _elsewhere(log, run)) is not None:
         yield found
         return

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -126,6 +127,27 @@ def different_calls(log: Log) -> tuple[LogEvent, ...]:
         if len(ranks) > 1 and not set.intersection(*ranks.values()):
             return tuple(events)
     return ()
+
+
+def printed_calls(log: Log) -> Mapping[str, tuple[LogEvent, ...]]:
+    """The last collectives of ranks that NCCL numbers alike, by that number; empty: none differ.
+
+    NCCL prints each call with its number within a communicator, and the communicator's size. Where
+    a GPU has several communicators of that size, nothing says which of them belong together.
+    """
+    numbers: dict[tuple[str, str], list[LogEvent]] = {}
+    for one in log.of("nccl-call"):
+        if ALIKE.fullmatch(one.values["operation"]):
+            numbers.setdefault((one.values["size"], one.values["number"]), []).append(one)
+    several = Counter(
+        (one.host, one.values["device"], one.values["size"]) for one in log.of("nccl-call")
+    )
+    found = {}
+    for (size, number), calls in numbers.items():
+        alone = all(several[one.host, one.values["device"], size] == 1 for one in calls)
+        if alone and len({(one.values["operation"], one.values["numel"]) for one in calls}) > 1:
+            found[number] = tuple(calls)
+    return found
 
 
 def _last_called(run: TrainingRun) -> tuple[Brought, ...]:

@@ -33,6 +33,7 @@ def test_each_name_is_there_once_and_is_asked_for() -> None:
     # What a rank printed as it ended belongs to its ending.
     texts.append((ROOT / "ddoctor/reading/logs.py").read_text())
     texts.append((ROOT / "ddoctor/analysis/log_events.py").read_text())
+    texts.append((ROOT / "ddoctor/analysis/collective_mismatch.py").read_text())
     # What NCCL chose is shown.
     texts.append((ROOT / "ddoctor/report/nccl.py").read_text())
     texts += [f'"{row.unless}"' for row in knowledge.load(Messages).messages]

@@ -36,6 +36,12 @@ def _of_torch(lines: Sequence[str]) -> Iterator[Software | Gpus]:
         built = cuda if re.fullmatch(r"\d{1,3}\.\d{1,3}", cuda) else None
         torch = torch_of(version, versions, built if cuda else "")
         yield Software(python=python[0] if python else "", torch=torch, packages=relevant(versions))
+    elif versions:
+        # A part of the output, as people paste it.
+        yield Software(
+            torch=torch_of(versions["torch"], versions) if "torch" in versions else None,
+            packages=relevant(versions),
+        )
     gpus = [row for line in lines if (row := GPU.match(line))]
     driver = re.fullmatch(r"\d[\d.]{2,20}", told.get("Nvidia driver version", ""))
     if gpus and driver:
@@ -79,8 +85,8 @@ def _of_deepspeed(lines: Sequence[str]) -> Iterator[Software]:
 
 COLLECT_ENV = Kind(
     name="collect_env",
-    holds=("pytorch version: ",),
-    begins=re.compile(r"^PyTorch version: \S"),
+    holds=("pytorch version: ", "[pip] ", "[pip3] "),
+    begins=re.compile(rf"^(?:PyTorch version: \S|\[pip3?\] {NAME}==)"),
     # Also the output of lscpu, and the libraries of cuDNN.
     goes_on=re.compile(
         r"^(?:[^:]{1,60}:(?: .*)?|\[(?:pip3?|conda)\] .*|GPU \d.*|/.*|Versions of .*)$"
