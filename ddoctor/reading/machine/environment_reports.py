@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from ddoctor.evidence.gpus import Gpu, Gpus
 from ddoctor.evidence.software import Software
 from ddoctor.reading.machine.kind import Kind
-from ddoctor.reading.machine.packages import NAME, VERSION, normal, relevant, torch_of
+from ddoctor.reading.machine.packages import NAME, VERSION, installed, normal, relevant, torch_of
 
 # torch/utils/collect_env.py, pretty_str
 FIELD = re.compile(r"^(?P<name>[A-Z][\w .?()-]{1,60}): (?P<value>.{0,300})$")
@@ -38,10 +38,7 @@ def _of_torch(lines: Sequence[str]) -> Iterator[Software | Gpus]:
         yield Software(python=python[0] if python else "", torch=torch, packages=relevant(versions))
     elif versions:
         # A part of the output, as people paste it.
-        yield Software(
-            torch=torch_of(versions["torch"], versions) if "torch" in versions else None,
-            packages=relevant(versions),
-        )
+        yield installed(versions)
     gpus = [row for line in lines if (row := GPU.match(line))]
     driver = re.fullmatch(r"\d[\d.]{2,20}", told.get("Nvidia driver version", ""))
     if gpus and driver:

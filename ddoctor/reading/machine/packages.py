@@ -47,14 +47,18 @@ def torch_of(version: str, versions: Mapping[str, str] = {}, cuda: str | None = 
     return Torch(version=version, cuda=cuda, hip=hip, nccl=wheels[0] if len(wheels) == 1 else None)
 
 
+def installed(versions: Mapping[str, str]) -> Software:
+    """What is known where only the versions of packages are."""
+    return Software(
+        torch=torch_of(versions["torch"], versions) if "torch" in versions else None,
+        packages=relevant(versions),
+    )
+
+
 def _read(lines: Sequence[str]) -> Iterator[Software]:
     rows = (ROW.match(line) or FROZEN.match(line) for line in lines)
-    versions = {normal(row[1]): row[2] for row in rows if row is not None}
-    if versions:
-        yield Software(
-            torch=torch_of(versions["torch"], versions) if "torch" in versions else None,
-            packages=relevant(versions),
-        )
+    if versions := {normal(row[1]): row[2] for row in rows if row is not None}:
+        yield installed(versions)
 
 
 LIST = Kind(
