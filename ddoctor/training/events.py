@@ -33,9 +33,12 @@ MOST_AT_ONCE = 8
 class Events:
     """Tells each event; what cannot be written or started never disturbs the run."""
 
-    def __init__(self, file: Path | None, command: str, attempt: int) -> None:
-        """``attempt``: the number of restarts before this one."""
+    def __init__(
+        self, file: Path | None, command: str, attempt: int, *, quiet: bool = False
+    ) -> None:
+        """``attempt``: the number of restarts before this one; ``quiet``: without the terminal."""
         self._file, self._words, self._attempt = file, shlex.split(command), attempt
+        self._quiet = quiet
         self._began = time.monotonic()
         self._running: list[tuple[float, subprocess.Popen[bytes]]] = []
         self._complained = False
@@ -52,7 +55,7 @@ class Events:
             )
         )
         self.all.append(told)
-        if event.event != "ended":
+        if event.event != "ended" and not self._quiet:
             console.say(tamed(f"ddoctor: {line(told)}"))
         text = msgspec.json.encode(told)
         if self._file is not None:

@@ -62,6 +62,10 @@ class RunOptions(ReportOptions):
         bool,
         typer.Option("--end-hung", help="With --steps all: end a run that hangs, once reported."),
     ] = False
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", help="With --steps all: write no lines about events to stderr."),
+    ] = False
     memory: Annotated[
         bool,
         typer.Option(
@@ -128,6 +132,7 @@ class RunOptions(ReportOptions):
             "--on-event": self.on_event,
             "--prometheus": self.prometheus,
             "--end-hung": self.end_hung,
+            "--quiet": self.quiet,
         }
         for name in (name for name, given in reruns.items() if given and self.whole):
             raise DoctorError(f"{name} runs the script again, which --steps all never does")

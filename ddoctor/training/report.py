@@ -105,7 +105,7 @@ def _whole(
     leader: Lead, options: RunOptions, outputs: Outputs, reviewed: Iterable[Section]
 ) -> tuple[Run, Report, Evidence]:
     """Follow the run to its own end; a hang is reported while the run still stands."""
-    events = Events(options.events, options.on_event, restarts())
+    events = Events(options.events, options.on_event, restarts(), quiet=options.quiet)
 
     def judge(run: Run) -> Sequence[Finding]:
         evidence = Evidence((*merge.sections(run), *reviewed))

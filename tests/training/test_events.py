@@ -69,6 +69,16 @@ def test_a_full_disk_disturbs_nothing() -> None:
     assert len(events.all) == 1
 
 
+@pytest.mark.parametrize("quiet", [False, True])
+def test_quiet_leaves_out_the_terminal_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], *, quiet: bool
+) -> None:
+    file = tmp_path / "events.jsonl"
+    Events(file, "", attempt=0, quiet=quiet).tell(slower(7))
+    assert json.loads(file.read_text())["step"] == 7
+    assert (capfd.readouterr().err == "") == quiet
+
+
 def test_no_secret_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "events.jsonl"
     secret = "hf_" + "aB3dE6gH9jK2mN5pQ8sT1vW4xY7zA0cD3f"

@@ -193,6 +193,7 @@ def test_a_handler_of_sigterm_saves_its_checkpoint(training: MakeTraining, tmp_p
         (("--on-event", "notify"), "--on-event needs --steps all"),
         (("--prometheus", "9400"), "--prometheus needs --steps all"),
         (("--end-hung",), "--end-hung needs --steps all"),
+        (("--quiet",), "--quiet needs --steps all"),
         (("--steps", "all", "--prove"), "--prove runs the script again"),
         (("--steps", "all", "--memory"), "--memory runs the script again"),
     ],
@@ -206,6 +207,7 @@ def test_options_that_exclude_or_need_each_other(options: Sequence[str], complai
     "options",
     [
         ("--steps", "all", "--events", "e.jsonl", "--on-event", "notify", "--end-hung"),
+        ("--steps", "all", "--quiet"),
         ("--steps", "20"),
         (),
     ],
