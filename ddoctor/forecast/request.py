@@ -82,6 +82,7 @@ def plan(wanted: PlanRequest) -> Plan:
     if zero is not None:
         check_optimizer(model.optimizer)
         model, step = _with_masters(model), step and _with_masters(step)
+        part = part and _with_masters(part)
     if step is not None:
         step.check(model)
     if wanted.advise:
