@@ -22,10 +22,10 @@ from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
 from ddoctor.analysis.gpu_lists import misfits
 from ddoctor.analysis.kubernetes_mistakes import of_kubernetes
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
-from ddoctor.analysis.launch_mistakes import shown as named
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_address import local_address
 from ddoctor.analysis.meeting_place import local_in_the_script, misplaced
+from ddoctor.analysis.mistake import shown as named
 from ddoctor.analysis.saved_weights import without_weights
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.analysis.slurm_gpus import idle, not_asked

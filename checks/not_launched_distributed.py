@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
-from ddoctor.analysis.script_source import WRAPPERS, shown
+from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown
 from ddoctor.analysis.versions import version
 from ddoctor.evidence.known_software import within
 from ddoctor.evidence.launch import Launch, Setting
@@ -234,6 +234,53 @@ def started_by_python(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                         summary="start it with a launcher, which sets them",
                         paste=f"torchrun --standalone --nproc-per-node=gpu {launch.script} …",
                         caution="none of this if the shell has exported them",
+                    ),
+                ),
+            )
+            return
+
+
+OF_TASKS = {
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+}
+"""What tells a task its rank, the number of tasks, and its rank on its host.
+
+Sources: slurm.schedmd.com/srun.html, output environment variables; docs.open-mpi.org,
+"Environment variables that Open MPI sets".
+"""
+
+
+def started_as_tasks(launch: Launch, script: Script) -> Iterator[Finding]:
+    """Tasks of Slurm or MPI, whose script reads the variables of torchrun."""
+    starter = launch.around[-1] if launch.around else ""
+    # enroot sets them in containers of PyTorch (50-slurm-pytorch.sh).
+    contained = any(".container" in one.name for one in launch.settings)
+    own = [one for name in VARIABLES for one in (f"env.{name}", f"os.environ[{name}]")]
+    names = {one.name for one in launch.settings} | {one.name for one in script.settings}
+    sets = {one for one in names & {*own} if "MASTER_ADDR" not in one}
+    alone = launch.launcher == "python" and starter in OF_TASKS and is_plain(script)
+    if not alone or contained or sets or script.names_scheduler is not None:
+        return
+    for one in script.of("torch.distributed.init_process_group"):
+        if one.always and not {*one.keywords} & {*OWN_RANK} and len(one.arguments) < 2:
+            given = OF_TASKS[starter]
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} reads RANK and WORLD_SIZE from the environment, and "
+                f"{starter} sets {given[0]} and {given[1]} instead",
+                fixes=(
+                    Fix.python(
+                        summary="give each task its rank by these names",
+                        paste="\n".join(
+                            f'os.environ["{name}"] = os.environ["{of_task}"]'
+                            for name, of_task in zip(
+                                ("RANK", "WORLD_SIZE", "LOCAL_RANK"), given, strict=True
+                            )
+                        ),
+                        caution="none of this if a prolog of the tasks sets them; MASTER_ADDR and "
+                        "MASTER_PORT are needed, too",
                     ),
                 ),
             )

@@ -213,6 +213,45 @@ def without_a_device(script: Script, launch: Launch | None) -> Iterator[Finding]
     )
 
 
+OF_OPTION = re.compile(r"\w+\.local_rank")
+WITHOUT_OPTION = ("torchrun", "accelerate")
+
+
+def by_an_option_that_nothing_gives(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The source selects the GPU by ``--local_rank``, which torchrun gives to no rank.
+
+    Source: docs.pytorch.org/docs/stable/elastic/run.html, "Transitioning from
+    torch.distributed.launch to torchrun".
+    """
+    option = plan.launch.get("arg.local_rank")
+    by_source = option is not None and option.value == "0" and option.file.endswith(".py")
+    uses = [
+        one
+        for one in script.of("torch.cuda.set_device", "torch.device")
+        for at, text in enumerate(one.arguments)
+        if OF_OPTION.fullmatch(one.values.get(str(at), text).partition(";")[0])
+    ]
+    if (
+        plan.launch.launcher in WITHOUT_OPTION
+        and (plan.each or 0) > 1
+        and option is not None
+        and by_source
+        and uses
+        and script.gives_local_rank is None
+        and is_plain(script)
+    ):
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(uses[0].at)} selects the GPU by --local_rank, which "
+                f"{plan.launch.launcher} gives to no rank: it is 0 ({option.at}) on all "
+                f"{plan.each} ranks of a host"
+            ),
+            fixes=(_BY_LOCAL_RANK,),
+        )
+
+
 DEFAULTS = {"'cuda'", "'cpu'"}
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis.launch_mistakes import Mistake
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.mistake import Mistake
 from ddoctor.evidence.launch import Launch
 from ddoctor.models import Confidence, Fix, Severity
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from ddoctor.analysis.launch_plan import DROPS, LaunchPlan
+from ddoctor.analysis.mistake import Mistake, shown
+from ddoctor.analysis.trainer_mistakes import of_trainer
 from ddoctor.evidence.launch import Launch, Setting
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Fix, Severity
 
 HYDRA = "Hydra"
 COUNTS = ("hosts", "host-rank", "ranks", "ranks-per-host")
@@ -48,34 +49,6 @@ OFFLOADED = (
 """In DeepSpeed's file, and in accelerate's."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Mistake:
-    """Something that cannot work, and the setting to change."""
-
-    because: str
-    at: Setting
-    fix: Fix
-    confidence: Confidence = Confidence.CERTAIN
-    severity: Severity = Severity.ERROR
-
-    def finding(self) -> Finding:
-        """The finding of a check."""
-        return Finding(
-            severity=self.severity,
-            confidence=self.confidence,
-            because=self.because,
-            evidence=(
-                Observation(name=shown(self.at.name), value=self.at.value, source=self.at.at),
-            ),
-            fixes=(self.fix,),
-        )
-
-
-def shown(name: str) -> str:
-    """A setting's name in sentences."""
-    return name.rpartition(".")[2].replace("-", " ") if "." in name else name.replace("-", " ")
-
-
 def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     """All of them, the most severe first."""
     launch = plan.launch
@@ -88,7 +61,7 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _chosen_twice(launch)
     yield from _accumulation(plan)
     yield from _drops_all(plan)
-    yield from _trainer_and_deepspeed(launch)
+    yield from of_trainer(plan)
     yield from _deepspeed(plan)
     yield from _offloads_without_zero(plan)
     yield from _resumed(plan)
@@ -381,57 +354,6 @@ def _drops_all(plan: LaunchPlan) -> Iterator[Mistake]:
         ),
         confidence=Confidence.LIKELY,
     )
-
-
-# transformers/integrations/deepspeed.py, trainer_config_process: each with the argument that must
-# say the same, and the one that must not be on with it.
-OF_TRAINER = {
-    "deepspeed.fp16.enabled": ("arg.fp16", "arg.bf16"),
-    "deepspeed.bf16.enabled": ("arg.bf16", "arg.fp16"),
-    "deepspeed.train_micro_batch_size_per_gpu": ("arg.per_device_train_batch_size", ""),
-    "deepspeed.gradient_accumulation_steps": ("arg.gradient_accumulation_steps", ""),
-    "deepspeed.optimizer.params.lr": ("arg.learning_rate", ""),
-}
-
-
-def _trainer_and_deepspeed(launch: Launch) -> Iterator[Mistake]:
-    """The Trainer refuses a file of DeepSpeed that says something else than its arguments."""
-    for name, (same, unlike) in OF_TRAINER.items():
-        own, other, contrary = launch.get(name), launch.get(same), launch.get(unlike)
-        file = launch.get("arg.deepspeed")
-        # With a loop of its own, a script is given `--deepspeed` alone.
-        if file is None or not file.value.endswith(".json") or own is None or own.value == "auto":
-            continue
-        if contrary is not None:
-            other = contrary if own.on and contrary.on else None
-        elif other is not None and ("default" in other.origin or _equal(own, other)):
-            other = None
-        if other is not None:
-            yield Mistake(
-                because=f"{name.removeprefix('deepspeed.')} is {own.value} ({own.at}), but "
-                f"{other.name[4:]} is {other.value} ({other.at}): transformers refuses that",
-                at=own,
-                fix=Fix(
-                    summary="let transformers put in its own value",
-                    paste=f'"{name.rpartition(".")[2]}": "auto"',
-                    language="text",
-                ),
-                confidence=Confidence.LIKELY,
-            )
-            return
-
-
-def _equal(own: Setting, other: Setting) -> bool:
-    if own.value.lower() in ("true", "false"):
-        return own.on == other.on
-    return _number(own.value) == _number(other.value)
-
-
-def _number(text: str) -> float | str:
-    try:
-        return float(text)
-    except ValueError:
-        return text
 
 
 def _deepspeed(plan: LaunchPlan) -> Iterator[Mistake]:

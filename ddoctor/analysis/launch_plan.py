@@ -24,6 +24,7 @@ OF_RANKS = (
 )
 """Beginnings of the names of variables that ranks read."""
 
+RANK_STARTERS = ("torchrun", "torch.distributed.launch")
 EMPTY = ("", "none", "null", "None")
 OF_EVALUATION = frozenset(
     ("val", "valid", "validation", "eval", "evaluation", "test", "predict", "inference", "hydra")
@@ -209,7 +210,7 @@ class LaunchPlan(Derived):
     @property
     def strategy(self) -> str:
         """Return how the work is divided, as far as launcher and files say it; empty: unknown."""
-        found = self.launch.get("strategy")
+        found = self.launch.get("trainer.strategy", "strategy", "lightning.strategy")
         stage = self.get("zero-stage", "deepspeed.zero_optimization.stage", "deepspeed.zero_stage")
         if stage is not None:
             return f"DeepSpeed ZeRO-{stage.value}"
@@ -221,12 +222,17 @@ class LaunchPlan(Derived):
             return names.get(found.value, "")
         if self.launch.on("accelerate.use_fsdp"):
             return f"FSDP{self._fsdp_version}"
-        return "DDP" if self.launch.launcher == "accelerate" and (self.ranks or 0) > 1 else ""
+        prepares = self.launch.launcher == "accelerate" or (
+            self.launch.launcher in RANK_STARTERS and self.by_trainer
+        )
+        return "DDP" if prepares and (self.ranks or 0) > 1 else ""
 
     @property
     def _fsdp_version(self) -> str:
         version = self.get("fsdp.version", "accelerate.fsdp_version")
-        return version.value if version is not None else "1"
+        # The default of transformers' Trainer differs between its versions.
+        unknown = "" if self.launch.get("trainer.strategy") is not None else "1"
+        return version.value if version is not None else unknown
 
     @property
     def degrees(self) -> Mapping[str, Setting]:

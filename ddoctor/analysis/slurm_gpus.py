@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.granted_gpus import tasks_per_host
-from ddoctor.analysis.launch_mistakes import shown as named
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.mistake import shown as named
 from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script, SourceCall

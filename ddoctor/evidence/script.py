@@ -438,6 +438,11 @@ class Script(Section, frozen=True, kw_only=True):
     """Lines that use the rank or the number of ranks in a way that may select data."""
     names_device: SourceLine | None = None
     """The first line with a word for a local rank, or for one of several GPUs."""
+    gives_local_rank: SourceLine | None = None
+    """The first line that may tell a process its local rank: a variable, a function, or an
+    assignment to ``local_rank`` of an object."""
+    names_scheduler: SourceLine | None = None
+    """The first line with a variable of Slurm or MPI, or with a package that reads them."""
     names_set_epoch: SourceLine | None = None
     """The first line with the word ``set_epoch``, as a name or a text."""
     names_end: SourceLine | None = None

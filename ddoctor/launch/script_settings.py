@@ -30,6 +30,7 @@ from ddoctor.launch import (
     optimizer_calls,
     ray_calls,
     trainer_defaults,
+    trainer_fsdp,
 )
 from ddoctor.launch.launchers import installed_source
 from ddoctor.launch.option_source import named, options_of, plain
@@ -148,6 +149,7 @@ def read(
         if PurePath(script.text).name in library.programs:
             told.settings += _defaults(library)
     told.settings += trainer_defaults.of_program(script.text, [one.text for one in arguments])
+    told.settings += trainer_fsdp.read(told.settings, folder)
     told.settings += lerobot_dataset.samples(told.settings, folder)
     for file in dict.fromkeys(told.files):
         with suppress(DoctorError):
@@ -184,11 +186,11 @@ def _arguments(words: Sequence[Word]) -> Iterator[tuple[str, Setting]]:
         word = words[at]
         at += 1
         if word.text.startswith("--") or re.match(r"-[A-Za-z]", word.text):
-            name, equals, value = word.text.partition("=")
-            if not equals and at < len(words) and _is_value(words[at].text):
-                value = words[at].text
+            name, given, value = word.text.partition("=")
+            if not given and at < len(words) and _is_value(words[at].text):
+                given, value = " ", words[at].text
                 at += 1
-            yield name, word.setting(f"arg.{plain(name)}", value if value or equals else "true")
+            yield name, word.setting(f"arg.{plain(name)}", value if given else "true")
         elif match := PAIR.fullmatch(word.text):
             yield word.text, word.setting(f"arg.{match['key']}", match["value"])
         else:

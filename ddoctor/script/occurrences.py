@@ -52,6 +52,10 @@ FRAMEWORKS = {
 DEVICES = ("set_device", "device_id", "device_ids", "CUDA_VISIBLE_DEVICES", "LOCAL_RANK")
 OF_SEVERAL = frozenset({"per", "num", "n", "number", "count", "memory", "mem", "utilization"})
 """Words of names such as ``samples_per_gpu``, which select no GPU."""
+GIVES_LOCAL_RANK = re.compile(r"\w*LOCAL_?(?:RANK|ID)|get_\w*local_rank|'local_rank'|local_rank=")
+OF_SCHEDULERS = re.compile(
+    r"'?(?:SLURM|OMPI|PMIX?|MPI|MV2|FLUX|JSM|PALS)_\w+'?|MPI|idr_torch|submitit"
+)
 IN_PARTS = ("HfDeepSpeedConfig", "Init", "GatheredParameters")
 HOLDS_BACK = (
     *("no_sync", "no_backward_sync", "require_backward_grad_sync"),
@@ -107,6 +111,8 @@ def _unread(nodes: Sequence[ast.AST]) -> Collection[int]:
 
 
 def _words(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+        yield f"{node.attr}="
     if isinstance(node, ast.Name | ast.Attribute | ast.arg):
         yield own_name(node) or getattr(node, "arg", "")
     elif isinstance(node, ast.Constant) and isinstance(node.value, str) and len(node.value) < 80:
@@ -143,6 +149,8 @@ def _trains_less(name: str) -> bool:
 
 NAMED: Mapping[str, Callable[[str], bool]] = {
     "names_device": _names_a_device,
+    "gives_local_rank": lambda word: GIVES_LOCAL_RANK.fullmatch(word) is not None,
+    "names_scheduler": lambda word: OF_SCHEDULERS.fullmatch(word) is not None,
     "names_set_epoch": "set_epoch".__eq__,
     "names_end": "destroy_process_group".__eq__,
     "fills_in": "to_empty".__eq__,

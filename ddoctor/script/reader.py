@@ -274,6 +274,8 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             None,
         ),
         names_device=named.get("names_device"),
+        gives_local_rank=named.get("gives_local_rank"),
+        names_scheduler=named.get("names_scheduler"),
         names_set_epoch=named.get("names_set_epoch"),
         names_end=named.get("names_end"),
         fills_in=named.get("fills_in"),

@@ -281,7 +281,8 @@ def test_quiet_where_srun_starts_all_or_one_node_is_enough(
     tmp_path: Path, nodes: int, tasks: int, line: str
 ) -> None:
     job = ONCE.format(nodes=nodes, tasks=tasks, line=line)
-    findings = reviewed(tmp_path, "sbatch job.sbatch", ddp(), job_sbatch=job)
+    source = ddp(head="os.environ['RANK'] = task('SLURM_PROCID', 'OMPI_COMM_WORLD_RANK')")
+    findings = reviewed(tmp_path, "sbatch job.sbatch", source, job_sbatch=job)
     assert "not-launched-distributed" not in {one.cause for one in findings}
 
 

@@ -66,7 +66,6 @@ def test_not_launched_distributed(tmp_path: Path, command: str, source: str) -> 
     [
         ("torchrun --nproc-per-node 4 train.py", ddp()),
         ("RANK=0 WORLD_SIZE=1 MASTER_ADDR=a MASTER_PORT=1 python train.py", ddp()),
-        ("srun -N1 --ntasks-per-node=4 python train.py", ddp()),
         ("python train.py", SPAWNS),
         ("python train.py", SETS),
         ("python train.py", IF_ASKED),
@@ -80,3 +79,76 @@ def test_not_launched_distributed(tmp_path: Path, command: str, source: str) -> 
 )
 def test_quiet(tmp_path: Path, command: str, source: str) -> None:
     assert ALONE not in causes(tmp_path, command, source)
+
+
+OPTION = """
+    import argparse
+    import os
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--local_rank", type=int, default={default})
+    args = parser.parse_args()
+    {more}
+    torch.cuda.set_device({device})
+    dist.init_process_group("nccl")
+    model = DistributedDataParallel(net().cuda())
+    train(model)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(
+    ("launcher", "default", "more", "device", "wrong"),
+    [
+        ("torchrun --nproc-per-node 4", "0", "", "args.local_rank", True),
+        ("torchrun --nproc-per-node 4", "0", "gpu = args.local_rank", "gpu", True),
+        ("accelerate launch --num_processes 4", "0", "", "args.local_rank", True),
+        # It gives the option to each rank.
+        ("deepspeed --num_gpus 4", "0", "", "args.local_rank", False),
+        ("torchrun --nproc-per-node 1", "0", "", "args.local_rank", False),
+        (
+            "torchrun --nproc-per-node 4",
+            'int(os.environ["LOCAL_RANK"])',
+            "",
+            "args.local_rank",
+            False,
+        ),
+        ("torchrun --nproc-per-node 4", "0", "args.local_rank = mine()", "args.local_rank", False),
+        ("torchrun --nproc-per-node 4", "0", "gpu = mine()", "gpu", False),
+    ],
+)
+def test_a_local_rank_that_no_launcher_gives(
+    tmp_path: Path, launcher: str, default: str, more: str, device: str, wrong: bool
+) -> None:
+    source = OPTION.format(default=default, more=more, device=device)
+    assert ("wrong-device-binding" in causes(tmp_path, f"{launcher} train.py", source)) is wrong
+
+
+ITS_TASK = 'os.environ["RANK"] = os.environ["SLURM_PROCID"]\n'
+
+
+@pytest.mark.parametrize(
+    ("command", "source", "wrong"),
+    [
+        ("srun -N1 --ntasks-per-node=4 python train.py", ddp(), True),
+        ("mpirun -np 4 python train.py", ddp(), True),
+        ("srun -N1 --ntasks-per-node=4 python train.py", ddp(head=ITS_TASK), False),
+        (
+            "srun -N1 --ntasks-per-node=4 python train.py",
+            ddp(head="from mpi4py import MPI\nMPI"),
+            False,
+        ),
+        ("srun -N1 -n4 --container-image=pytorch.sqsh python train.py", ddp(), False),
+        ("srun -N1 -n4 bash -c 'RANK=$SLURM_PROCID python train.py'", ddp(), False),
+        ("srun -N1 torchrun --nproc-per-node 4 train.py", ddp(), False),
+        ("srun -N1 -n4 python train.py", ACCELERATE, False),
+        ("srun -N1 -n4 python train.py", LIGHTNING, False),
+    ],
+)
+def test_tasks_without_the_variables_of_torchrun(
+    tmp_path: Path, command: str, source: str, wrong: bool
+) -> None:
+    assert (ALONE in causes(tmp_path, command, source)) is wrong

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 
+from ddoctor.evidence.section import Evidence
+from ddoctor.launch.review import review
+from ddoctor.report.launch import starts
 from tests.launch.files import TWO_GPUS
-from tests.launch.reviewed import causes
+from tests.launch.reviewed import causes, reviewed
 
 SCRIPT = """
     from transformers import AutoTokenizer
@@ -61,3 +66,74 @@ def test_two_types_of_16_bits(tmp_path: Path, launch: str, own: str, wrong: bool
     given = CONFIG.format(size=1, more=own)
     found = causes(tmp_path, COMMAND, BY_NAME, gpus=2, two_yaml=config, own_yaml=given)
     assert ("mixed-precision-overridden" in found) is wrong
+
+
+TRAINS = """
+    from transformers import AutoModelForCausalLM, HfArgumentParser, Trainer, TrainingArguments
+
+    (training,) = HfArgumentParser(TrainingArguments).parse_args_into_dataclasses()
+    model = AutoModelForCausalLM.from_pretrained("meta-llama/Llama-3.2-1B")
+    Trainer(model=model, args=training, train_dataset=data()).train()
+"""
+TORCHRUN = "torchrun --nproc-per-node 2 train.py --output_dir out"
+BEST = "--load_best_model_at_end --eval_strategy steps"
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        ("--bf16 --fp16", "are both on"),
+        ("--bf16 true --fp16 false", ""),
+        ("--bf16", ""),
+        (f"{BEST} --save_steps 500 --eval_steps 300", "is no multiple of eval_steps 300"),
+        (f"{BEST} --save_steps 600 --eval_steps 300", ""),
+        ("--eval_strategy steps --save_steps 500 --eval_steps 300", ""),
+        (f"{BEST} --save_strategy best --save_steps 500 --eval_steps 300", ""),
+        (f"{BEST} --save_steps 0.2 --eval_steps 0.1", ""),
+        ("--max_steps 100 --warmup_steps 500", "it never reaches its value"),
+        ("--max_steps 1000 --warmup_steps 500", ""),
+        ("--warmup_steps 500", ""),
+    ],
+)
+def test_arguments_that_the_trainer_refuses(tmp_path: Path, more: str, wrong: str) -> None:
+    found = reviewed(tmp_path, f"{TORCHRUN} {more}", TRAINS)
+    told = [one.because for one in found if one.cause == "launch-config-invalid"]
+    assert any(wrong in one for one in told) if wrong else not told
+
+
+@pytest.mark.parametrize(
+    ("more", "source", "strategy"),
+    [
+        ("", TRAINS, "DDP"),
+        ("--fsdp 'full_shard auto_wrap'", TRAINS, "FSDP"),
+        ("--fsdp full_shard --fsdp_config own.json", TRAINS, "FSDP1"),
+        ("--fsdp ''", TRAINS, "DDP"),
+        # Its own argument, which may mean anything.
+        ("--fsdp full_shard", "import torch\ntrain()\n", None),
+    ],
+)
+def test_how_the_trainer_divides_the_work(
+    tmp_path: Path, more: str, source: str, strategy: str | None
+) -> None:
+    (tmp_path / "train.py").write_text(dedent(source))
+    (tmp_path / "own.json").write_text('{"fsdp_version": 1}')
+    sections = review(shlex.split(f"{TORCHRUN} {more}"), tmp_path)
+    told = dict(starts(Evidence([*sections]))).get("parallelism")
+    assert told is None if strategy is None else (told or "").startswith(strategy)
+
+
+@pytest.mark.parametrize(
+    ("block", "fsdp", "wrong"),
+    [
+        ("GPT2Block", "full_shard auto_wrap", True),
+        ("LlamaDecoderLayer", "full_shard auto_wrap", False),
+        ("OwnBlock", "full_shard auto_wrap", False),
+        ("GPT2Block", "", False),
+    ],
+)
+def test_the_block_that_the_trainer_wraps(
+    tmp_path: Path, block: str, fsdp: str, wrong: bool
+) -> None:
+    own = f'{{"transformer_layer_cls_to_wrap": ["{block}"]}}'
+    command = f"{TORCHRUN} --fsdp '{fsdp}' --fsdp_config own.json"
+    assert ("fsdp-wrap-policy-wrong" in causes(tmp_path, command, TRAINS, own_json=own)) is wrong
