@@ -21,6 +21,8 @@ from ddoctor.analysis import endings, lightning_cli, lightning_devices, log_even
 from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
 from ddoctor.analysis.gpu_lists import misfits
 from ddoctor.analysis.kubernetes_mistakes import of_kubernetes
+from ddoctor.analysis.kubernetes_pods import of_pods
+from ddoctor.analysis.kubernetes_pods import without_gpus as in_pods
 from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_address import local_address
@@ -29,6 +31,7 @@ from ddoctor.analysis.mistake import shown as named
 from ddoctor.analysis.saved_weights import without_weights
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.analysis.slurm_gpus import idle, not_asked
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log, Messages
 from ddoctor.evidence.network import Network
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
@@ -65,7 +68,7 @@ OF_SETTINGS = (
 
 
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
-    for rule in (mistakes, local_address, misplaced, misfits, of_kubernetes):
+    for rule in (mistakes, local_address, misplaced, misfits, of_kubernetes, of_pods):
         for mistake in rule(plan):
             yield mistake.finding()
 
@@ -73,6 +76,12 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
 def without_gpus(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:
     """A job of Slurm that asks for no GPU."""
     yield from not_asked(plan, script)
+
+
+def in_pods_without_gpus(launch: Launch, script: Script) -> Iterator[Finding]:
+    """Pods of Kubernetes that ask for no GPU."""
+    for mistake in in_pods(launch, script):
+        yield mistake.finding()
 
 
 def with_idle_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:

@@ -80,7 +80,7 @@ def not_asked(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:
     unasked = launch.get(*ASKED, "srun.exclusive") is None
     if not unasked or any(OF_GPUS.search(one.value) for one in grants):
         return
-    needs = _needs_cuda(script) if script is not None else None
+    needs = needs_cuda(script) if script is not None else None
     # A site may grant GPUs by what else the job names, or to every job.
     sure = needs is not None and not grants
     if needs is None and ((plan.each or 0) < 2 or launch.get("srun.partition") is not None):
@@ -103,7 +103,7 @@ def not_asked(plan: LaunchPlan, script: Script | None) -> Iterator[Finding]:
     )
 
 
-def _needs_cuda(script: Script) -> SourceCall | None:
+def needs_cuda(script: Script) -> SourceCall | None:
     """What fails without a GPU, in a script that does not ask whether there is one."""
     asks = script.of("torch.cuda.is_available", "torch.accelerator.is_available")
     joins = [one for one in script.of(JOIN) if one.argument("backend", 0) in ("'nccl'", '"nccl"')]

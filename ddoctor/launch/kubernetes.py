@@ -126,10 +126,23 @@ def _of_container(container: Any, pod: Any, name: str) -> Iterator[Setting]:
             yield setting("gpus-per-host", value, name)
         elif OF_RDMA.search(key):
             yield setting("rdma", value, name)
+        elif "/" in key:
+            # A part of a GPU, or another accelerator.
+            yield setting("may-grant-gpus", value, name)
         elif key == "memory":
             yield setting("memory-per-host", value, name)
         elif key == "cpu":
             yield setting("cpus-per-host", value, name)
+    for key, value in items(get(asked, "requests")):
+        if key in GPUS:
+            yield setting("gpus-requested", value, name)
+    for one in (
+        get(asked, "claims"),
+        get(pod, "runtimeClassName"),
+        get(get(container, "securityContext"), "privileged"),
+    ):
+        if one is not None:
+            yield setting("may-grant-gpus", one, name)
     for key, named in (("hostNetwork", "host-network"), ("hostIPC", "host-ipc")):
         if (value := get(pod, key)) is not None:
             yield setting(named, value, name)

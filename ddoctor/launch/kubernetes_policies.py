@@ -18,6 +18,7 @@ def read(document: Any, pod: Any, name: str) -> Iterator[Setting]:
     job = next((one for one in _jobs(document) if _holds(one, pod)), None)
     limit = get(job or spec, "backoffLimit") or get(get(spec, "runPolicy"), "backoffLimit")
     told = {
+        "completion-mode": get(job or spec, "completionMode"),
         "backoff-limit": limit,
         "max-restarts": get(get(spec, "failurePolicy"), "maxRestarts"),
         "restart-policy": get(pod, "restartPolicy"),
