@@ -23,11 +23,12 @@ from ddoctor.analysis.gpu_lists import misfits
 from ddoctor.analysis.kubernetes_mistakes import of_kubernetes
 from ddoctor.analysis.kubernetes_pods import of_pods
 from ddoctor.analysis.kubernetes_pods import without_gpus as in_pods
-from ddoctor.analysis.launch_mistakes import ENDPOINTS, mistakes
+from ddoctor.analysis.launch_mistakes import mistakes
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_address import local_address
 from ddoctor.analysis.meeting_place import local_in_the_script, misplaced
 from ddoctor.analysis.mistake import shown as named
+from ddoctor.analysis.rendezvous_mistakes import ENDPOINTS
 from ddoctor.analysis.saved_weights import without_weights
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords
 from ddoctor.analysis.slurm_gpus import idle, not_asked

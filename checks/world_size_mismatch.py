@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from math import prod
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.granted_gpus import tasks_per_host
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.written_ranks import world_of, written_ranks
@@ -155,13 +156,15 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
             next(iter(plan.degrees.values())),
             f"start a multiple of {degrees} ranks",
         )
-    tasks, each = launch.get("tasks-per-host"), plan.each
-    of_ranks = launch.launcher in OF_ALL_RANKS and tasks is not None and each is not None
-    if of_ranks and tasks is not None and each is not None and (tasks.number or 1) > 1 and each > 1:
+    tasks, each = tasks_per_host(launch), plan.each
+    at = launch.get("tasks-per-host", "tasks")
+    by_srun = "srun" in launch.around and launch.launcher in OF_ALL_RANKS
+    of_ranks = by_srun and at is not None and each is not None
+    if of_ranks and at is not None and each is not None and (tasks or 1) > 1 and each > 1:
         yield _in_a_launch(
-            f"srun starts {tasks.value} tasks on each host ({tasks.at}), and each is a "
-            f"{launch.launcher} that starts {each} ranks: {(tasks.number or 1) * each} on a host",
-            tasks,
+            f"srun starts {tasks} tasks on each host ({at.at}), and each is a "
+            f"{launch.launcher} that starts {each} ranks: {(tasks or 1) * each} on a host",
+            at,
             "#SBATCH --ntasks-per-node=1  # torchrun starts the ranks of its host",
         )
     stated = launch.get("env.WORLD_SIZE")

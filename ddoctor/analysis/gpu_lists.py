@@ -15,6 +15,7 @@ def misfits(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _absent(plan.launch)
     yield from _unused(plan)
     yield from _ignored(plan)
+    yield from _few_slots(plan.launch)
 
 
 def _absent(launch: Launch) -> Iterator[Mistake]:
@@ -86,4 +87,26 @@ def _ignored(plan: LaunchPlan) -> Iterator[Mistake]:
             ),
             confidence=Confidence.LIKELY,
             severity=Severity.WARNING,
+        )
+
+
+def _few_slots(launch: Launch) -> Iterator[Mistake]:
+    """Open MPI starts no more processes than there are slots, unless it may oversubscribe.
+
+    Source: docs.open-mpi.org, mpirun, "Slots and oversubscription".
+    """
+    tasks, listed = launch.get("tasks"), launch.get("mpirun.host")
+    options = [one for one in launch.settings if one.name.startswith("mpirun.")]
+    more = any("oversubscribe" in f"{one.name} {one.value}".lower() for one in options)
+    if tasks is None or tasks.number is None or listed is None or more:
+        return
+    slots = [part.partition(":")[2] for part in listed.value.split(",")]
+    count = sum(int(one) for one in slots) if all(map(str.isdigit, slots)) else tasks.number
+    if count < tasks.number:
+        yield Mistake(
+            because=f"{tasks.number} processes are to start ({tasks.at}), and the hosts have "
+            f"{count} slots ({listed.at}): Open MPI refuses that",
+            at=tasks,
+            fix=Fix(summary="start a process for each slot", paste=f"mpirun -np {count} …"),
+            confidence=Confidence.LIKELY,
         )

@@ -32,11 +32,15 @@ def gpus_per_host(launch: Launch) -> Setting | None:
 
 
 def tasks_per_host(launch: Launch) -> int | None:
-    """The number of tasks that Slurm starts on each host; None: not known."""
+    """The number of tasks that Slurm starts on each host; None: not known.
+
+    Source: slurm.schedmd.com/srun.html: ``--ntasks`` goes before ``--ntasks-per-node``, which is
+    then the most of a host.
+    """
     own, tasks, nodes = (launch.number(one) for one in ("tasks-per-host", "tasks", "nodes"))
-    if own is not None or tasks is None or not nodes or tasks % nodes:
+    if tasks is None or not nodes or tasks % nodes:
         return own
-    return tasks // nodes
+    return tasks // nodes if own is None else min(own, tasks // nodes)
 
 
 def _count(one: Setting) -> int | None:

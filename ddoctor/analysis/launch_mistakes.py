@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import DROPS, LaunchPlan
 from ddoctor.analysis.mistake import Mistake, shown
+from ddoctor.analysis.rendezvous_mistakes import meetings
 from ddoctor.analysis.trainer_mistakes import of_trainer
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.models import Confidence, Fix, Severity
@@ -28,19 +29,16 @@ COUNTED = {
 }
 """How a launcher is given each number."""
 WORD = re.compile(r"[A-Za-z][\w ]*")
-OWN_NUMBER = {
-    "torchrun": "torchrun --node-rank=$SLURM_NODEID",
-    "accelerate": "accelerate launch --machine_rank $SLURM_NODEID",
+OF_LAUNCHERS = {
+    "torchrun": re.compile(r"--(?:nproc[-_]per[-_]node|nnodes|node[-_]rank|rdzv[-_]\w+)"),
+    "accelerate": re.compile(r"--(?:num_(?:processes|machines)|machine_rank|multi_gpu|use_fsdp)"),
+    "deepspeed": re.compile(r"--(?:num_(?:gpus|nodes)|hostfile|include)"),
 }
+"""Options of a launcher that scripts hardly have."""
+NONE = re.compile(r"(?!)")
+STARTS = {"accelerate": "accelerate launch"}
 OF_LEROBOT = re.compile(r"lerobot[-_]train|lerobot\.scripts")
-OWN_NAME = re.compile(r"\$\(hostname\b|`hostname\b|\$HOSTNAME\b|\$\{HOSTNAME\}")
 LAST_PORT = 65_535
-BY_NUMBER = ("srun", "pdsh", "clush")
-"""Starters that run one and the same command on every host."""
-OWN_VARIABLES = ("env.PET_MASTER_ADDR", "env.PET_RDZV_ENDPOINT", "env.PET_RDZV_BACKEND")
-# torch.distributed.run fills in localhost for static rendezvous; accelerate asks for the address.
-ENDPOINTS = ("endpoint", "main-address")
-
 STAGE = ("zero-stage", "deepspeed.zero_optimization.stage", "deepspeed.zero_stage")
 OFFLOADED = (
     "deepspeed.zero_optimization.offload_optimizer.device",
@@ -57,7 +55,7 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
     yield from _unknown(launch)
     yield from _no_numbers(launch)
     yield from _ports(launch)
-    yield from _hosts(launch)
+    yield from meetings(launch)
     yield from _chosen_twice(launch)
     yield from _accumulation(plan)
     yield from _drops_all(plan)
@@ -70,10 +68,12 @@ def mistakes(plan: LaunchPlan) -> Iterator[Mistake]:
 def _unread(launch: Launch) -> Iterator[Mistake]:
     """Files without which the launch fails at once."""
     for one in launch.all("missing"):
+        kind = "module" if launch.is_module else "file"
+        path = one.value.rpartition(".")[0].replace(".", "/") if launch.is_module else one.value
         yield Mistake(
-            because=f"there is no file {one.value} ({one.at})",
+            because=f"there is no {kind} {one.value} ({one.at})",
             at=one,
-            fix=Fix(summary="go to its folder, or correct its path", paste=f"ls -l {one.value}"),
+            fix=Fix(summary="go to its folder, or correct its path", paste=f"ls -l {path}"),
             confidence=Confidence.LIKELY,
         )
     for one in launch.all("unreadable"):
@@ -108,6 +108,10 @@ def _unfinished(launch: Launch) -> Iterator[Mistake]:
 def _unknown(launch: Launch) -> Iterator[Mistake]:
     for one in launch.unknown:
         setting = one.setting
+        of_launcher = OF_LAUNCHERS.get(launch.launcher, NONE)
+        if of_launcher.fullmatch(setting.name) and one.of.endswith(".py"):
+            yield _behind_the_script(launch, setting, one.of)
+            continue
         meant = f": did you mean {one.nearest}?" if one.nearest else ""
         ignores = ", and ignores it" if one.ignored else ""
         yield Mistake(
@@ -119,6 +123,19 @@ def _unknown(launch: Launch) -> Iterator[Mistake]:
             confidence=Confidence.CERTAIN if one.nearest and not one.ignored else Confidence.LIKELY,
             severity=Severity.WARNING if one.ignored else Severity.ERROR,
         )
+
+
+def _behind_the_script(launch: Launch, setting: Setting, script: str) -> Mistake:
+    name, value = setting.name, "" if setting.value == "true" else f" {setting.value}"
+    return Mistake(
+        because=f"{name} ({setting.at}) is an option of {launch.launcher}, and stands behind the "
+        f"script: {script} gets it, and knows no such option",
+        at=setting,
+        fix=Fix(
+            summary="put it before the script",
+            paste=f"{STARTS.get(launch.launcher, launch.launcher)} {name}{value} … {script}",
+        ),
+    )
 
 
 def _no_numbers(launch: Launch) -> Iterator[Mistake]:
@@ -161,80 +178,6 @@ def _help(program: str, script: str) -> str:
     return "accelerate config" if "file" in program else f"{program} --help"
 
 
-def _hosts(launch: Launch) -> Iterator[Mistake]:
-    hosts, rank = launch.hosts, launch.get("host-rank")
-    if hosts is None:
-        return
-    count = launch.get("hosts")
-    if rank is not None and rank.number is not None and rank.number >= hosts > 0:
-        yield Mistake(
-            because=f"host {rank.number} ({rank.at}) does not exist: {hosts} hosts "
-            f"({count.at if count else ''}) have the numbers 0 to {hosts - 1}",
-            at=rank,
-            fix=Fix(summary="count the hosts from 0", paste=f"# on the last host: {hosts - 1}"),
-        )
-    if hosts < 2:
-        return
-    standalone = launch.get("standalone")
-    if standalone is not None and standalone.on:
-        yield Mistake(
-            because=f"--standalone ({standalone.at}) lets each host meet itself only, so each of "
-            f"the {hosts} hosts waits for the others until a timeout",
-            at=standalone,
-            fix=Fix(
-                summary="meet at an address of the first host",
-                paste=f"torchrun --nnodes={hosts} --rdzv-backend=c10d --rdzv-id=job "
-                "--rdzv-endpoint=FIRST_HOST:29500 …",
-            ),
-        )
-        return
-    if (
-        rank is not None
-        and rank.number is not None
-        and _numbers_count(launch)
-        and (starters := [name for name in launch.around if name in BY_NUMBER])
-    ):
-        yield Mistake(
-            because=f"{starters[0]} runs this line on all {hosts} hosts, and each of them gets the "
-            f"number {rank.number} ({rank.at})",
-            at=rank,
-            fix=Fix(
-                summary="let each host read its own number, or let the rendezvous count",
-                paste=f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'"
-                if starters[0] == "srun"
-                else f"torchrun --nnodes={hosts} --rdzv-backend=c10d --rdzv-id=job "
-                "--rdzv-endpoint=FIRST_HOST:29500 …",
-            ),
-        )
-    elif rank is not None and _of_the_batch_host(rank, launch):
-        yield Mistake(
-            because=f"the batch script puts in {rank.value} before srun starts ({rank.at}), so "
-            f"each of the {hosts} hosts gets the number of the first one, 0",
-            at=rank,
-            fix=Fix(
-                summary="let the shell of each host put it in: in single quotes",
-                paste=f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'",
-            ),
-        )
-    yield from _address(launch, hosts)
-
-
-def _of_the_batch_host(rank: Setting, launch: Launch) -> bool:
-    """Whether a variable of each task is put in by the script of sbatch, for all of them."""
-    by_sbatch = launch.around[-3:] == ("sbatch", rank.file.rpartition("/")[2], "srun")
-    own = re.fullmatch(r"\$\{?SLURM_(?:NODEID|PROCID)\}?", rank.value) is not None
-    return by_sbatch and own and _numbers_count(launch)
-
-
-def _numbers_count(launch: Launch) -> bool:
-    """Whether the numbers of the hosts count: the rendezvous c10d counts the hosts itself.
-
-    Source: torch/distributed/run.py, "--node-rank … when using static rendezvous".
-    """
-    backend = launch.get("rendezvous")
-    return backend is None or backend.value == "static"
-
-
 def _chosen_twice(launch: Launch) -> Iterator[Mistake]:
     """DeepSpeed refuses two ways to choose GPUs; deepspeed/launcher/runner.py, main."""
     chosen = launch.get("deepspeed.include", "deepspeed.exclude")
@@ -250,61 +193,6 @@ def _chosen_twice(launch: Launch) -> Iterator[Mistake]:
                 summary="leave the numbers out", paste=f"deepspeed --{option} {chosen.value} …"
             ),
         )
-
-
-def _address(launch: Launch, hosts: int) -> Iterator[Mistake]:
-    # Plain processes, as srun starts them, read the address from the environment.
-    own = ("env.MASTER_ADDR",) if launch.launcher == "python" else ()
-    meets = launch.get(*ENDPOINTS, *own)
-    # Operators of Kubernetes, and some sites, set torchrun's options by its variables.
-    if launch.get("kind", "accelerate.mpirun_config.mpirun_hostfile", *OWN_VARIABLES) is not None:
-        return
-    if meets is not None and OWN_NAME.match(meets.value) and _on_each_host(meets, launch):
-        yield Mistake(
-            because=f"{hosts} hosts would meet at {meets.value} ({meets.at}): each of them reads "
-            "this line, and puts in its own name",
-            at=meets,
-            fix=Fix(
-                summary="give the address of the first host",
-                paste="--rdzv-endpoint=FIRST_HOST:29500  # or --master-addr, --main_process_ip",
-            ),
-            confidence=Confidence.LIKELY,
-        )
-    elif meets is None and launch.launcher in ("torchrun", "torch.distributed.launch"):
-        at = launch.get("hosts")
-        backend = launch.get("rendezvous")
-        # torch/distributed/elastic/rendezvous: both then take this host itself.
-        if at is not None and (backend is None or backend.value in ("static", "c10d")):
-            yield Mistake(
-                because=f"{hosts} hosts ({at.at}) have no address to meet at, so each waits for "
-                "the others at its own 127.0.0.1",
-                at=at,
-                fix=Fix(
-                    summary="give the address of the first host",
-                    paste=f"torchrun --nnodes={hosts} --rdzv-backend=c10d --rdzv-id=job "
-                    "--rdzv-endpoint=FIRST_HOST:29500 …",
-                ),
-            )
-    elif meets is None and launch.launcher == "accelerate":
-        at = launch.get("hosts")
-        if at is not None:
-            yield Mistake(
-                because=f"{hosts} machines ({at.at}) have no main_process_ip to meet at",
-                at=at,
-                fix=Fix(
-                    summary="give the address of the first machine",
-                    paste=f"accelerate launch --num_machines {hosts} --machine_rank … "
-                    "--main_process_ip FIRST_HOST --main_process_port 29500 …",
-                ),
-                confidence=Confidence.LIKELY,
-            )
-
-
-def _on_each_host(one: Setting, launch: Launch) -> bool:
-    """Whether each host runs the script in which this is written."""
-    name = one.file.rpartition("/")[2]
-    starters = [at for at, around in enumerate(launch.around) if around in BY_NUMBER]
-    return bool(starters) and name in launch.around[starters[0] :]
 
 
 def _accumulation(plan: LaunchPlan) -> Iterator[Mistake]:

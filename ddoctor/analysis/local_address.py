@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis.launch_mistakes import ENDPOINTS, OWN_VARIABLES
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.mistake import Mistake
+from ddoctor.analysis.rendezvous_mistakes import ENDPOINTS, OWN_VARIABLES
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.models import Confidence, Fix, Severity
 

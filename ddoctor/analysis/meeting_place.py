@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
-from ddoctor.analysis.launch_mistakes import ENDPOINTS
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_address import LOCAL
 from ddoctor.analysis.mistake import Mistake
+from ddoctor.analysis.rendezvous_mistakes import ENDPOINTS
 from ddoctor.analysis.script_source import option
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script, SourceSetting

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting, Unknown
 from ddoctor.evidence.source_text import nodes
 from ddoctor.launch import files
@@ -58,7 +59,7 @@ def read(named: str | None, folder: Path) -> Config:
     """Read the file that the command names, else the user's default one, else none.
 
     Raises:
-        DoctorError: it cannot be read, or is no YAML.
+        DoctorError: it cannot be read, is no YAML, or is no mapping.
     """
     path = folder / named if named else _default()
     if path is None:
@@ -66,6 +67,8 @@ def read(named: str | None, folder: Path) -> Config:
         return Config(settings=(Setting(name="ranks", value="all", origin=visible),))
     name = named or str(path)
     found = files.settings(path, name)
+    if any(not one.name for one in found):
+        raise DoctorError(f"{name} has no keys: accelerate's file is a mapping")
     return Config(
         settings=tuple(map(_renamed, found)),
         files=(name,),

@@ -80,7 +80,8 @@ def documents(path: Path, name: str) -> list[Any]:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f":{mark.line + 1}" if mark is not None else ""
-        raise DoctorError(f"{name}{where} is no YAML: {error.problem}") from error
+        kind = "JSON" if name.endswith(".json") else "YAML"
+        raise DoctorError(f"{name}{where} is no {kind}: {error.problem}") from error
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise DoctorError(f"{name} is no YAML: {why}") from error

@@ -456,7 +456,7 @@ def _built(
     )
     found.files += given.files
     found.settings += command.settings
-    if not is_module and _is_missing(script, found):
+    if _is_missing(script, found, is_module=is_module):
         found.settings.append(script.setting("missing", script.text))
     found.settings += [
         msgspec.structs.replace(one, name=f"env.{one.name}") for one in reversed(command.variables)
@@ -503,12 +503,14 @@ def _ranks_of_lightning(told: Sequence[Setting]) -> Iterator[Setting]:
     yield Setting(name="hosts", value="1", origin="the default of Lightning")
 
 
-def _is_missing(script: Word, found: _Found) -> bool:
+def _is_missing(script: Word, found: _Found, *, is_module: bool) -> bool:
     """Whether the script of a typed command should be a file here, and is none."""
-    if script.file or not script.resolved or not script.text.endswith(".py"):
-        return False
     elsewhere = any(one.name == "elsewhere" for one in found.settings)
-    return not elsewhere and not files.is_there(found.folder / script.text)
+    if script.file or not script.resolved or elsewhere:
+        return False
+    if is_module:
+        return script_settings.is_absent_module(script.text, found.folder)
+    return script.text.endswith(".py") and not files.is_there(found.folder / script.text)
 
 
 def _ranks_of_python(settings: Sequence[Setting], around: Sequence[str]) -> Iterator[Setting]:

@@ -220,6 +220,16 @@ def paths(script: str, folder: Path, *, is_module: bool) -> Iterator[Path]:
     )
 
 
+def is_absent_module(name: str, folder: Path) -> bool:
+    """Whether its package is in the folder of the command, and has no such module."""
+    *packages, last = name.split(".")
+    within = [folder.joinpath(*packages[: at + 1]) for at in range(len(packages))]
+    if not within or not all(files.is_there(one / "__init__.py") for one in within):
+        return False
+    # Also compiled ones.
+    return not any(within[-1].glob(f"{last}*"))
+
+
 def _imported(
     tree: ast.Module, path: Path, folder: Path, *, is_module: bool
 ) -> Iterator[tuple[ast.Module, str]]:
