@@ -14,8 +14,9 @@ To fix it, seed the generator in a ``worker_init_fn`` with the seed of the worke
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.analysis.data_overlap import by_name, place
 from ddoctor.analysis.script_source import (
@@ -30,7 +31,7 @@ from ddoctor.analysis.versions import version
 from ddoctor.evidence.known_software import within
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import Loader, Loading
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall, SourceSeed
 from ddoctor.evidence.software import Software
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -96,13 +97,23 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
                 return
 
 
+SEEDS_ALIKE = re.compile(r"lambda \w+: (?:[\w.]*random\.seed|torch\.manual_seed)\(\d+\)")
+
+
+def _seed(loader: SourceCall, seeds: Mapping[str, SourceSeed]) -> SourceSeed | None:
+    """What seeds the workers of a loader alike; None: nothing is known to do so."""
+    made, text = loader.origin("worker_init_fn"), loader.keywords.get("worker_init_fn", "")
+    if SEEDS_ALIKE.fullmatch(text):
+        return SourceSeed(function=text, at=loader.at)
+    return seeds.get(made[0]) if len(made) == 1 else None
+
+
 def by_a_constant(script: Script, loading: Loading | None) -> Iterator[Finding]:
     """A function for the workers seeds all of them alike, or those of all ranks."""
     seeds = {one.function: one for one in script.constant_seeds}
     for loader in script.of(LOADER):
-        made = loader.origin("worker_init_fn")
-        if loading is None and len(made) == 1 and made[0] in seeds and not evaluates(loader):
-            seed = seeds[made[0]]
+        seed = _seed(loader, seeds)
+        if loading is None and seed is not None and not evaluates(loader):
             yield Finding(
                 severity=Severity.NOTE if seed.by_worker else Severity.WARNING,
                 confidence=Confidence.LIKELY,

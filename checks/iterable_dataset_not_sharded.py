@@ -27,7 +27,16 @@ from ddoctor.analysis.data_overlap import (
     place,
     synchronised,
 )
-from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown, worker_count
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.script_source import (
+    LOADER,
+    evaluates,
+    is_plain,
+    shown,
+    with_keywords,
+    worker_count,
+)
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
 from ddoctor.evidence.script import Script, SourceCall, SourceDataset
 from ddoctor.evidence.steps import Steps
@@ -193,6 +202,36 @@ def a_hub_stream(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
             f"and the DataLoader at {loads[0].at.place} shares them out between its workers only"
         ),
         fixes=(_split_at("before the DataLoader"),),
+    )
+
+
+def of_webdataset(script: Script, launch: Launch | None) -> Iterator[Finding]:
+    """WebDataset refuses to run on several ranks unless something splits its shards.
+
+    Source: webdataset/shardlists.py, single_node_only, the default of ``nodesplitter``.
+    """
+    ranks = LaunchPlan(launch=launch).ranks if launch is not None else None
+    told = ("nodesplitter", "resampled", "**")
+    streams = [
+        one
+        for one in script.of("webdataset.WebDataset")
+        if not any(word in one.keywords for word in told) and one.on_all_ranks
+    ]
+    if not streams or (ranks or 0) < 2 or not is_plain(script, "WebDataset"):
+        return
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{shown(streams[0].at)} has no nodesplitter, and {ranks} ranks read it: WebDataset "
+            "then raises ValueError"
+        ),
+        fixes=(
+            Fix.python(
+                summary="share the shards out between the ranks",
+                paste=with_keywords(streams[0], nodesplitter="wds.split_by_node"),
+            ),
+        ),
     )
 
 

@@ -18,6 +18,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, lightning_cli, lightning_devices, log_events
+from ddoctor.analysis.accelerate_values import of_accelerate
 from ddoctor.analysis.deepspeed_numbers import deepspeed_pairs
 from ddoctor.analysis.gpu_lists import misfits
 from ddoctor.analysis.kubernetes_mistakes import of_kubernetes
@@ -69,7 +70,15 @@ OF_SETTINGS = (
 
 
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
-    for rule in (mistakes, local_address, misplaced, misfits, of_kubernetes, of_pods):
+    for rule in (
+        mistakes,
+        local_address,
+        misplaced,
+        misfits,
+        of_accelerate,
+        of_kubernetes,
+        of_pods,
+    ):
         for mistake in rule(plan):
             yield mistake.finding()
 

@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_ranks import by_global_rank, device_of
-from ddoctor.analysis.script_source import is_plain, shown
+from ddoctor.analysis.script_source import is_plain, shown, with_keywords
 from ddoctor.analysis.slurm_gpus import hidden
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
@@ -169,6 +169,38 @@ def on_one_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         ),
         fixes=(_BY_LOCAL_RANK,),
     )
+
+
+FIXED_IDS = re.compile(r"""\[\s*(?:\d|["']cuda:\d["']|torch\.device\(["']cuda:\d["']\))\s*\]""")
+
+
+def for_ddp(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """DDP is given the same GPU on all ranks, whose models are on their own ones.
+
+    Source: torch/nn/parallel/distributed.py, __init__: ``device_ids`` must be the module's device.
+    """
+    shown_one = any("CUDA_VISIBLE_DEVICES" in one.name for one in script.settings)
+    if (plan.each or 0) < 2 or shown_one or _has_own(plan) or not is_plain(script):
+        return
+    for one in script.of("torch.nn.parallel.DistributedDataParallel"):
+        given = one.argument("device_ids", 1) or ""
+        own = [call for call in script.of("torch.cuda.set_device") if not _is_fixed(call)]
+        if own and FIXED_IDS.fullmatch(given) and one.on_all_ranks and not one.test:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} gives DDP the GPU {given} on all {plan.each} ranks of a "
+                    f"host, and {shown(own[0].at)} gives each rank its own: DDP refuses a model "
+                    "on another GPU"
+                ),
+                fixes=(Fix.python(summary="name the rank's GPU", paste=_with_own(one, own[0])),),
+            )
+            return
+
+
+def _with_own(call: SourceCall, own: SourceCall) -> str:
+    return with_keywords(call, device_ids=f"[{own.argument('device', 0) or 'local_rank'}]")
 
 
 def on_a_hidden_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:

@@ -330,7 +330,7 @@ class LaunchPlan(Derived):
             if counts and (variable := self.launch.get(ACCUMULATES)) and variable.number:
                 # accelerate/accelerator.py: it beats the argument.
                 found = variable
-            found = found or self._own_accumulation
+            found = found or self._own_accumulation or self.launch.get("script.accumulation")
         return found or deepspeed_batch.accumulation(self.launch, self.ranks)
 
     @property

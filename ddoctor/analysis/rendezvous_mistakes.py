@@ -78,9 +78,28 @@ def meetings(launch: Launch) -> Iterator[Mistake]:
                 paste=f"srun bash -c '{OWN_NUMBER.get(launch.launcher, OWN_NUMBER['torchrun'])} …'",
             ),
         )
+    yield from _one_number_twice(launch, hosts)
     yield from _without_number(launch, hosts)
     yield from _unread_address(launch, hosts)
     yield from _address(launch, hosts)
+
+
+def _one_number_twice(launch: Launch, hosts: int) -> Iterator[Mistake]:
+    """Two lines that run at once, such as one for each host by ssh, with the same number."""
+    rank = launch.get("host-rank")
+    same = [one for one in launch.all("beside.seat") if one.value == launch.seat]
+    if rank is None or rank.number is None or not same or not _numbers_count(launch):
+        return
+    lines = dict.fromkeys((same[0].at, rank.at))
+    yield Mistake(
+        because=f"two of the {hosts} hosts get the number {rank.number} ({', '.join(lines)})",
+        at=rank,
+        fix=Fix(
+            summary="number the hosts from 0 on",
+            paste=" ".join(f"--node-rank={number}" for number in range(hosts)),
+        ),
+        confidence=Confidence.LIKELY,
+    )
 
 
 def _without_number(launch: Launch, hosts: int) -> Iterator[Mistake]:

@@ -118,6 +118,12 @@ class Launch(Section, frozen=True, kw_only=True):
         return found is not None and found.on
 
     @property
+    def seat(self) -> str:
+        """The number of this host, and where it meets the others, as far as they are given."""
+        found = map(self.get, ("host-rank", "endpoint", "main-address", "main-port"))
+        return " ".join(one.value for one in found if one is not None)
+
+    @property
     def hosts(self) -> int | None:
         """Number of hosts; None: not known."""
         return self.number("hosts")

@@ -281,6 +281,8 @@ def _beside(
             other = _Found(one.texts, folder)
             with suppress(DoctorError):
                 launch = _launch(replace(one, settings=settings), other, ())
+                if launch is not None and launch.get("host-rank") is not None:
+                    running.append(one.words[0].setting("beside.seat", launch.seat))
                 if launch is not None and launch.get("elsewhere") is None:
                     port = launch.get("main-port", "env.MASTER_PORT")
                     value = port.value if port is not None else ""

@@ -11,7 +11,7 @@ from ddoctor.evidence import source_text
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Section
-from ddoctor.launch import model_files, reader
+from ddoctor.launch import model_files, own_accumulation, reader
 from ddoctor.launch.option_source import options_of
 from ddoctor.script import reader as script
 
@@ -26,7 +26,8 @@ def review(command: Sequence[str], folder: Path) -> Iterator[Section]:
     path = reader.script_file(launch, folder)
     source = script.read(path, [folder]) if path is not None else None
     sizes = model_files.counted(_models(launch, source), folder)
-    yield with_fields(launch, settings=(*launch.settings, *sizes))
+    counted = own_accumulation.read(launch, source) if source is not None else ()
+    yield with_fields(launch, settings=(*launch.settings, *sizes, *counted))
     if source is not None:
         yield source
     source_text.forget()

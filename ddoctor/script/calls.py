@@ -37,6 +37,7 @@ MATTERING = (
     *("torch.multiprocessing.", "multiprocessing.", "concurrent.futures.ProcessPoolExecutor"),
     *("wandb.init", "accelerate.", "deepspeed.init", "gc.collect", "lightning.", "transformers."),
     *("torch.optim.", "diffusers.optimization.", "datasets.load_dataset"),
+    "webdataset.WebDataset",
     *("torch.distributed.checkpoint.", "torch.distributed.fsdp.", "shutil.rmtree"),
     *("peft.", "trl.", "ray.train.", "torchvision.datasets."),
     *("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast"),

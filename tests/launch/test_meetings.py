@@ -112,3 +112,27 @@ def test_a_module_that_is_not_there(tmp_path: Path, module: str, wrong: bool) ->
         (tmp_path / "pkg" / f"{name}.py").touch()
     found = errors(tmp_path, f"torchrun --nproc-per-node 2 -m {module}")
     assert any(f"there is no module {module}" in one for one in found) is wrong
+
+
+TWO = """
+    ssh n1 'torchrun --nnodes=2 --node-rank={} --master-addr=n1 --master-port=29500 train.py' &
+    ssh n2 'torchrun --nnodes=2 --node-rank={} --master-addr=n1 --master-port={} train.py' {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "port", "end", "wrong"),
+    [
+        (0, 0, 29500, "&\n    wait", True),
+        (1, 1, 29500, "", True),
+        (0, 1, 29500, "&\n    wait", False),
+        # Another training.
+        (0, 0, 29501, "&\n    wait", False),
+        ("$FIRST", "$SECOND", 29500, "", False),
+    ],
+)
+def test_two_hosts_with_one_number(
+    tmp_path: Path, first: object, second: object, port: int, end: str, wrong: bool
+) -> None:
+    found = errors(tmp_path, "bash job.sb", TWO.format(first, second, port, end))
+    assert any("two of the 2 hosts get the number" in one for one in found) is wrong

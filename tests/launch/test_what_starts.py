@@ -400,3 +400,39 @@ def test_the_gpu_of_the_global_rank(tmp_path: Path, hosts: int, severity: Severi
     command = f"torchrun --nnodes {hosts} --nproc-per-node 2 --rdzv-endpoint=a:29400 train.py"
     found = reviewed(tmp_path, command, source, gpus=2)
     assert [one.severity for one in found if one.cause == "wrong-device-binding"] == [severity]
+
+
+ACCUMULATES = """
+    import argparse
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler
+    p = argparse.ArgumentParser()
+    p.add_argument("--every", type=int, default=2)
+    args = p.parse_args()
+    dist.init_process_group("nccl")
+    model = DistributedDataParallel(net())
+    loader = DataLoader(data, batch_size=8, num_workers=4, sampler=DistributedSampler(data))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    for step, batch in enumerate(loader):
+        model(batch).sum().backward()
+        if {}:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "batch"),
+    [
+        ("(step + 1) % 4 == 0", "8 a rank (train.py:11) × 2 ranks × 4 micro-batches = 64 samples"),
+        ("step % 4 == 0 or step == last", "8 a rank (train.py:11) × 2 ranks × 4 micro-batches"),
+        ("(step + 1) % args.every == 0", "8 a rank (train.py:11) × 2 ranks × 2 micro-batches"),
+        ("full(step)", "8 a rank (train.py:11) × 2 ranks = 16 samples a step"),
+        ("step % 4 == 0 and warm", "8 a rank (train.py:11) × 2 ranks = 16 samples a step"),
+    ],
+)
+def test_micro_steps_that_the_loop_counts(tmp_path: Path, test: str, batch: str) -> None:
+    told = head(tmp_path, "torchrun --nproc-per-node 2 train.py", ACCUMULATES.format(test))
+    assert told["batch"].startswith(batch)

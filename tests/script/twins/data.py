@@ -17,6 +17,11 @@ OF_STREAM = "loader = DataLoader(Stream(), num_workers=4, persistent_workers=Tru
 HUB = "from datasets import load_dataset\nfrom datasets.distributed import split_dataset_by_node\n"
 STREAMED = 'data = load_dataset("parquet", data_files=files, streaming=True)\n'
 OF_HUB = "loader = DataLoader(data, num_workers=4, persistent_workers=True)"
+OF_LAMBDA = LOADER.replace("num_workers", "worker_init_fn=lambda worker: {}, num_workers")
+TARS = "import webdataset as wds"
+OF_TARS = (
+    "loader = wds.WebDataset('rows-{{00..99}}.tar', shardshuffle=100{}).decode().to_tuple('jpg')"
+)
 SEEDED = """
 import random
 import numpy as np
@@ -132,6 +137,25 @@ TWINS = {
         "identical-rng-across-workers",
         ddp(head=SEEDED.format(seed=1234), loader=OF_SEEDED),
         ddp(head=SEEDED.format(seed="1234 + worker + dist.get_rank()"), loader=OF_SEEDED),
+    ),
+    "workers seeded alike by a lambda": (
+        "identical-rng-across-workers",
+        ddp(loader=OF_LAMBDA.format("np.random.seed(0)")),
+        ddp(loader=OF_LAMBDA.format("np.random.seed(torch.initial_seed() % 2**32)")),
+        ddp(loader=OF_LAMBDA.format("np.random.seed(own_seed(worker))")),
+        ddp(loader=OF_LAMBDA.format("print(worker)")),
+    ),
+    "shards of WebDataset that nothing shares out": (
+        "iterable-dataset-not-sharded",
+        ddp(head=TARS, loader=OF_TARS.format(""), each_epoch=""),
+        ddp(head=TARS, loader=OF_TARS.format(", nodesplitter=wds.split_by_node"), each_epoch=""),
+        ddp(head=TARS, loader=OF_TARS.format(", resampled=True"), each_epoch=""),
+        ddp(head=TARS, loader=OF_TARS.format(", **options"), each_epoch=""),
+        ddp(
+            head=TARS,
+            loader=f"if dist.get_rank() == 0:\n    {OF_TARS.format('')}",
+            each_epoch="",
+        ),
     ),
     "noise by one seed for all ranks": (
         "identical-rng-across-workers",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.script import sources
 from tests.script.sources import ddp
 
 PAST = """\
@@ -89,7 +90,16 @@ def fabric(*, options: str = "shuffle=True, ", more: str = "", step: str = STEP)
     return FABRIC.format(options=options, more=more, step=step, end="fabric.barrier()")
 
 
+OF_ONE = sources.SET_UP.replace("(local_rank))", "(local_rank), device_ids={})")
 TWINS = {
+    "DDP with one GPU for all ranks": (
+        "wrong-device-binding",
+        ddp(set_up=OF_ONE.format("[0]")),
+        ddp(set_up=OF_ONE.format("[local_rank]")),
+        ddp(set_up=OF_ONE.format("None")),
+        ddp(set_up=OF_ONE.format("[gpu]")),
+        ddp(set_up='os.environ["CUDA_VISIBLE_DEVICES"] = gpu\n' + OF_ONE.format("[0]")),
+    ),
     "a forward pass that leaves DDP out": (
         "replicas-diverged",
         past("model.module(batch)"),
