@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.script_plan import OF_LIGHTNING
 from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown
 from ddoctor.analysis.versions import version
 from ddoctor.evidence.known_software import within
@@ -154,7 +155,9 @@ def _runs_once(launch: Launch) -> bool:
 def _other_tasks(launch: Launch, script: Script) -> Setting | None:
     """The tasks of a job whose script expects that something starts its ranks."""
     starts_ranks = any(STARTS_RANKS.search(one.name) for one in script.calls)
-    joins = script.of("torch.distributed.init_process_group")
+    # In a job of Slurm, Lightning waits for all of its tasks (plugins/environments/slurm.py).
+    trainers = [one for one in script.of(*OF_LIGHTNING) if not {*one.keywords} & {"plugins", "**"}]
+    joins = script.of("torch.distributed.init_process_group") or trainers
     return launch.get("tasks", "tasks-per-host") if joins and not starts_ranks else None
 
 

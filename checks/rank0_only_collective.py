@@ -151,6 +151,39 @@ def saved_by_one_rank(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
             return
 
 
+PREPARED = re.compile(r"(?P<names>[\w., ]+) = [\w.]+\.prepare\(.*", re.DOTALL)
+STATE = re.compile(r"(?P<model>[\w.]+)\.state_dict\(\)")
+
+
+def saved_without_the_others(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The state of a model that accelerate has wrapped by FSDP1, asked for by one rank.
+
+    Source: torch/distributed/fsdp/_state_dict_utils.py: each kind of state gathers first.
+    """
+    if plan.strategy != "FSDP1" or not script.of("accelerate.Accelerator"):
+        return
+    found = (PREPARED.fullmatch(one.at.text) for one in script.of(".prepare"))
+    wrapped = {name for one in found if one is not None for name in one["names"].split(", ")}
+    for one in script.of("torch.save"):
+        state = STATE.fullmatch(next(iter(one.arguments), ""))
+        if state is not None and state["model"] in wrapped and "one-rank" in one.within:
+            branch = one.branch if one.branch is not None else one.at
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"only one rank runs {shown(one.at)}, because of {shown(branch)}: FSDP1 "
+                "gathers the state from all ranks, so it never returns",
+                fixes=(
+                    Fix.python(
+                        summary="gather it on all ranks, and write it on one of them",
+                        paste=f"state = accelerator.get_state_dict({state['model']})"
+                        "  # before the test of the rank",
+                    ),
+                ),
+            )
+            return
+
+
 def _waiting(plan: LaunchPlan, script: Script) -> Iterator[str]:
     """The methods of the frameworks in use that wait for all ranks."""
     frameworks = {one.framework for one in script.imports}

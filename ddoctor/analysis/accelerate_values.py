@@ -80,7 +80,7 @@ def _beside_a_file(launch: Launch) -> Iterator[Mistake]:
     if named is not None and beside:
         keys = " and ".join(f"{key} ({one.at})" for key, one in beside[:2])
         yield Mistake(
-            because=f"{keys} stand{'s' * (len(beside) == 1)} beside deepspeed_config_file "
+            because=f"{keys} stand{'s' * (len(beside) == 1)} next to deepspeed_config_file "
             f"({named.at}), whose file is to say that: accelerate refuses both",
             at=beside[0][1],
             fix=Fix(

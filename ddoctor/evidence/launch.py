@@ -119,7 +119,7 @@ class Launch(Section, frozen=True, kw_only=True):
 
     @property
     def seat(self) -> str:
-        """The number of this host, and where it meets the others, as far as they are given."""
+        """The number of this host, and where it meets the others, as far as the launch says it."""
         found = map(self.get, ("host-rank", "endpoint", "main-address", "main-port"))
         return " ".join(one.value for one in found if one is not None)
 

@@ -56,7 +56,7 @@ def test_values_that_are_none_of_its_own(tmp_path: Path, key: str, wrong: str) -
 @pytest.mark.parametrize(
     ("key", "other", "more", "wrong"),
     [
-        ("zero_stage: 3", "", "", "zero_stage (own.yaml:4) stands beside"),
+        ("zero_stage: 3", "", "", "zero_stage (own.yaml:4) stands next to"),
         ("zero3_init_flag: false", "mixed_precision: bf16", "", "mixed_precision (own.yaml:5)"),
         ("zero3_init_flag: false", "", "", ""),
         # The line replaces it.

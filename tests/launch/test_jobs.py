@@ -286,6 +286,28 @@ def test_quiet_where_srun_starts_all_or_one_node_is_enough(
     assert "not-launched-distributed" not in {one.cause for one in findings}
 
 
+OF_LIGHTNING = """
+    import lightning as L
+    L.Trainer(devices=4, num_nodes=2, strategy="ddp"{}).fit(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "more", "wrong"),
+    [
+        ("python train.py", "", True),
+        ("srun python train.py", "", False),
+        ("python train.py", ", plugins=[LightningEnvironment()]", False),
+        ("python train.py", ", **options", False),
+    ],
+)
+def test_tasks_that_lightning_waits_for(tmp_path: Path, line: str, more: str, wrong: bool) -> None:
+    job = ONCE.format(nodes=2, tasks=4, line=line)
+    findings = reviewed(tmp_path, "sbatch job.sbatch", OF_LIGHTNING.format(more), job_sbatch=job)
+    told = [one for one in findings if one.cause == "not-launched-distributed"]
+    assert any("nothing starts the other tasks" in one.because for one in told) is wrong
+
+
 def test_quiet_about_tasks_of_a_script_that_trains_alone(tmp_path: Path) -> None:
     job = ONCE.format(nodes=1, tasks=4, line="python train.py").replace("--gpus-per-node=4", "")
     assert "not-launched-distributed" not in {

@@ -136,3 +136,35 @@ def test_the_state_of_a_trainer(tmp_path: Path) -> None:
             trainer.save_state()
     """
     assert "rank0-only-collective" not in causes(tmp_path, ACCELERATE, source, fsdp_yaml=FSDP)
+
+
+SAVED = """
+    import torch
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    teacher = net()
+    model, optimizer = accelerator.prepare(net(), adam())
+    {}
+"""
+ON_ALL = (
+    "state = {}.state_dict()\n    if accelerator.is_main_process:\n        torch.save(state, 'a')"
+)
+BY_ONE = "if accelerator.is_main_process:\n        torch.save({}.state_dict(), 'model.pt')"
+
+
+@pytest.mark.parametrize(
+    ("saves", "config", "wrong"),
+    [
+        (BY_ONE.format("model"), FSDP, True),
+        (ON_ALL.format("model"), FSDP, False),
+        # Nothing wraps it.
+        (BY_ONE.format("teacher"), FSDP, False),
+        (BY_ONE.format("model"), TWO_GPUS, False),
+        (BY_ONE.format("model"), ZERO_2, False),
+    ],
+)
+def test_the_state_that_one_rank_asks_for(
+    tmp_path: Path, saves: str, config: str, wrong: bool
+) -> None:
+    found = causes(tmp_path, ACCELERATE, SAVED.format(saves), fsdp_yaml=config)
+    assert ("rank0-only-collective" in found) is wrong
