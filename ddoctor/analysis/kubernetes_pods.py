@@ -18,6 +18,8 @@ OF_ONE_TEMPLATE = ("Job", "JobSet", "TrainJob")
 INDEX = "JOB_COMPLETION_INDEX"
 NUMBER = {"accelerate": "--machine_rank"}
 OF_PLACES = ("hosts", "host-rank", "ranks-per-host", "ranks", "endpoint", "main-address")
+OF_PODS = (INDEX, "HOSTNAME", "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+"""Variables that Kubernetes and its operators give a pod."""
 OF_SHELLS = re.compile(r"\$(\w+|\{\w+\})")
 
 
@@ -67,8 +69,11 @@ def _not_expanded(launch: Launch) -> Iterator[Mistake]:
     for name in OF_PLACES if not launch.around else ():
         one = launch.get(name)
         match = OF_SHELLS.search(one.value) if one is not None and one.file else None
-        if one is not None and match is not None:
-            written = f"$({match[1].strip('{}')})"
+        variable = match[1].strip("{}") if match is not None else ""
+        # Others are to be replaced before the manifest is applied, as by envsubst.
+        own = variable in OF_PODS or launch.get(f"env.{variable}") is not None
+        if one is not None and match is not None and own:
+            written = f"$({variable})"
             yield Mistake(
                 because=f"{shown(name)} is {one.value} ({one.at}), and no shell replaces the "
                 f"variable: Kubernetes replaces {written} only",

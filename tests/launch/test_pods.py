@@ -60,6 +60,8 @@ def job(
         (job("${JOB_COMPLETION_INDEX}"), "Kubernetes replaces $(JOB_COMPLETION_INDEX) only"),
         (job(), ""),
         (job("$JOB_COMPLETION_INDEX", shell=True), ""),
+        # A template, whose values come before it is applied.
+        (job("${NUMBER_OF_POD}"), ""),
         (job("0"), "all 4 pods (job.yaml:5) run this line"),
         (job("0", shell=True), "each of them gets the number 0 (job.yaml:16)"),
         (job("0", pods=1), ""),
