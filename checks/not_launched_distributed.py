@@ -194,7 +194,9 @@ def gpus_for_one_process(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     if chosen is None and granted is not None:
         count, at = granted.number or 0, granted
     by_job = launch.around[-2:-1] == ("sbatch",) and "srun" not in launch.around
-    alone = plan.ranks == 1 and (by_job or not {*launch.around} & {*STARTERS})
+    # Each pod of Kubernetes runs the command once.
+    in_pods = launch.get("kind") is not None and plan.each == 1 and not launch.around
+    alone = in_pods or (plan.ranks == 1 and (by_job or not {*launch.around} & {*STARTERS}))
     starts_ranks = any(STARTS_RANKS.search(one.name) for one in script.calls)
     spread = any("device_map" in one.keywords for one in script.calls)
     if launch.launcher != "python" or not alone or count < 2 or starts_ranks or script.unseen:

@@ -21,6 +21,7 @@ from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.live_ranks import asks_for_a_rank, at_places, named, standing, way_there
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.prepared_models import saved_states
 from ddoctor.analysis.script_source import shown, written
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script, SourceCall
@@ -151,22 +152,13 @@ def saved_by_one_rank(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
             return
 
 
-PREPARED = re.compile(r"(?P<names>[\w., ]+) = [\w.]+\.prepare\(.*", re.DOTALL)
-STATE = re.compile(r"(?P<model>[\w.]+)\.state_dict\(\)")
-
-
 def saved_without_the_others(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """The state of a model that accelerate has wrapped by FSDP1, asked for by one rank.
 
     Source: torch/distributed/fsdp/_state_dict_utils.py: each kind of state gathers first.
     """
-    if plan.strategy != "FSDP1" or not script.of("accelerate.Accelerator"):
-        return
-    found = (PREPARED.fullmatch(one.at.text) for one in script.of(".prepare"))
-    wrapped = {name for one in found if one is not None for name in one["names"].split(", ")}
-    for one in script.of("torch.save"):
-        state = STATE.fullmatch(next(iter(one.arguments), ""))
-        if state is not None and state["model"] in wrapped and "one-rank" in one.within:
+    for one, model in saved_states(script) if plan.strategy == "FSDP1" else ():
+        if "one-rank" in one.within:
             branch = one.branch if one.branch is not None else one.at
             yield Finding(
                 severity=Severity.ERROR,
@@ -176,7 +168,7 @@ def saved_without_the_others(plan: LaunchPlan, script: Script) -> Iterator[Findi
                 fixes=(
                     Fix.python(
                         summary="gather it on all ranks, and write it on one of them",
-                        paste=f"state = accelerator.get_state_dict({state['model']})"
+                        paste=f"state = accelerator.get_state_dict({model})"
                         "  # before the test of the rank",
                     ),
                 ),

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.prepared_models import saved_states
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.script import Script, SourceCall
@@ -22,6 +23,7 @@ OF_TRAINER = re.compile(r"^(?:transformers|trl)\.\w*Trainer$")
 def without_weights(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """Calls that save no weights, or that are refused."""
     yield from _by_deepspeed(plan, script)
+    yield from _parts_of_zero(plan, script)
     kind = plan.launch.get("fsdp.state_dict_type")
     # A script may choose another type before it saves.
     if kind is None or not plan.strategy.startswith("FSDP") or script.of(".set_state_dict_type"):
@@ -47,6 +49,31 @@ def _by_deepspeed(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 language="text",
             ),
         )
+
+
+def _parts_of_zero(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The state of a model whose parameters ZeRO-3 has replaced by empty ones.
+
+    Source: deepspeed/runtime/zero/partition_parameters.py, free_param; accelerate/accelerator.py,
+    get_state_dict, which gathers them.
+    """
+    stage = plan.get("zero-stage", STAGE, "deepspeed.zero_stage")
+    # A context of DeepSpeed may gather them.
+    if stage is None or plan.strategy != "DeepSpeed ZeRO-3" or script.in_parts is not None:
+        return
+    for one, model in saved_states(script):
+        yield _finding(
+            "A state that is saved under ZeRO-3 holds no weights",
+            f"{shown(one.at)} saves parameters that ZeRO-3 keeps in parts elsewhere: the stage is "
+            f"3 ({stage.at}), so the file holds empty tensors",
+            stage,
+            Fix.python(
+                summary="gather the state on all ranks, and write it on one of them",
+                paste=f"state = accelerator.get_state_dict({model})  # on all ranks",
+                caution="with stage3_gather_16bit_weights_on_model_save, or zero3_save_16bit_model",
+            ),
+        )
+        return
 
 
 def _by_a_trainer(kind: Setting, script: Script) -> Iterator[Finding]:

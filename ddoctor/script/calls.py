@@ -95,7 +95,7 @@ def matters(call: Call) -> bool:
         return call.method == "cuda" or any(_is_cuda(one, call) for one in call.node.args)
     if call.method in METHODS:
         return True
-    if call.method == "log" and call.scope.name.endswith(OF_EVALUATION):
+    if call.method == "log" and (call.scope.name.endswith(OF_EVALUATION) or is_collective(call)):
         return True
     return _is_of_fabric(call) or is_sharded_model(call)
 
@@ -109,6 +109,11 @@ def is_collective(call: Call) -> bool:
         return call.method not in ("barrier", "monitored_barrier") or not call.node.args
     if call.method in OF_ACCELERATE:
         return is_accelerator(call)
+    if call.method == "log" and call.scope.name.endswith("_step"):
+        # lightning/pytorch/core/module.py, log: it reduces the value over all ranks.
+        return any(
+            word.arg == "sync_dist" and source(word.value) == "True" for word in call.node.keywords
+        )
     if call.method == WHOLE:
         return bool(call.on) and not any(map(_asks_for_parts, call.around))
     if _is_of_fabric(call):

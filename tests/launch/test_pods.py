@@ -96,3 +96,19 @@ def test_pods_without_gpus(tmp_path: Path, resources: str, pod: str, wrong: bool
     manifest = job(resources=resources, pod=pod)
     found = reviewed(tmp_path, "job.yaml", ddp(), job_yaml=manifest)
     assert any("the pods ask for none" in one.because for one in found) is wrong
+
+
+@pytest.mark.parametrize(
+    ("command", "gpus", "wrong"),
+    [
+        ('["python", "train.py"]', 8, True),
+        ('["python", "train.py"]', 1, False),
+        ('["torchrun", "--nnodes=4", "--nproc-per-node=8", "train.py"]', 8, False),
+        ('["bash", "-c", "prepare; python train.py"]', 8, False),
+    ],
+)
+def test_pods_of_one_process(tmp_path: Path, command: str, gpus: int, wrong: bool) -> None:
+    own = GPUS.replace("gpu: 8", f"gpu: {gpus}")
+    manifest = JOB.format(command=command, pods=4, mode=INDEXED, resources=own, pod="")
+    found = reviewed(tmp_path, "job.yaml", ddp(), job_yaml=manifest)
+    assert any(f"one process gets {gpus} GPUs" in one.because for one in found) is wrong

@@ -68,3 +68,44 @@ def test_an_engine(tmp_path: Path, stage: str, more: str, wrong: bool) -> None:
     config = ZERO.format(stage=stage, more=more)
     found = reviewed(tmp_path, command, ENGINE, ds_json=config)
     assert any("saves nothing" in one.because for one in found) is wrong
+
+
+KEEPS = """
+    import torch
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    model, optimizer = accelerator.prepare(net(), adam())
+    {}
+    if accelerator.is_main_process:
+        torch.save({}, "last.pt")
+"""
+OF_ACCELERATE = """
+    distributed_type: DEEPSPEED
+    deepspeed_config:
+      zero_stage: {}
+    num_machines: 1
+    num_processes: 2
+"""
+
+
+@pytest.mark.parametrize(
+    ("stage", "before", "saved", "wrong"),
+    [
+        (3, "", "accelerator.unwrap_model(model).state_dict()", True),
+        (3, "", "model.state_dict()", True),
+        (2, "", "accelerator.unwrap_model(model).state_dict()", False),
+        (3, "state = accelerator.get_state_dict(model)", "state", False),
+        (3, "", "optimizer_of(net).state_dict()", False),
+        (3, "gather = deepspeed.zero.GatheredParameters(model)", "model.state_dict()", False),
+    ],
+)
+def test_the_state_under_zero_3(
+    tmp_path: Path, stage: int, before: str, saved: str, wrong: bool
+) -> None:
+    found = reviewed(
+        tmp_path,
+        "accelerate launch --config_file own.yaml train.py",
+        KEEPS.format(before, saved),
+        own_yaml=OF_ACCELERATE.format(stage),
+    )
+    assert any("the file holds empty tensors" in one.because for one in found) is wrong

@@ -63,7 +63,31 @@ def prepared(reads: str) -> str:
 
 GATHERED = "total = accelerator.gather_for_metrics(total).mean()\n        "
 SUMS = "right, seen = average(right), average(seen)"
+REDUCED_BY_LIGHTNING = """
+import lightning as L
+
+class Model(L.LightningModule):
+    def training_step(self, batch, index):
+        loss = self.net(batch)
+        {}
+        return loss
+
+L.Trainer(devices=4, strategy="ddp").fit(Model(), loader())
+"""
+
+
+def logs(call: str, test: str = "if self.trainer.is_global_zero:\n            ") -> str:
+    return REDUCED_BY_LIGHTNING.format(f"{test}self.log('loss', loss, {call})")
+
+
 TWINS = {
+    "a value that Lightning reduces, logged by one rank": (
+        "rank0-only-collective",
+        logs("sync_dist=True"),
+        logs("sync_dist=True", ""),
+        logs("rank_zero_only=True"),
+        logs("sync_dist=self.shares"),
+    ),
     "an accuracy of a function that the ranks do not add up": (
         "per-rank-metrics-or-logging",
         evaluated(CALLED + TELLS),

@@ -1,0 +1,21 @@
+"""Models that accelerate wraps, where a script saves their state itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddoctor.evidence.script import Script, SourceCall
+
+PREPARED = re.compile(r"(?P<names>[\w., ]+) = [\w.]+\.prepare\(.*", re.DOTALL)
+STATE = re.compile(r"(?:[\w.]+\.unwrap_model\()?(?P<model>[\w.]+)\)?\.state_dict\(\)")
+
+
+def saved_states(script: Script) -> Iterator[tuple[SourceCall, str]]:
+    """Each call of ``torch.save`` with the state of such a model, and the variable of the model."""
+    found = (PREPARED.fullmatch(one.at.text) for one in script.of(".prepare"))
+    wrapped = {name for one in found if one is not None for name in one["names"].split(", ")}
+    for one in script.of("torch.save") if script.of("accelerate.Accelerator") else ():
+        state = STATE.fullmatch(next(iter(one.arguments), ""))
+        if state is not None and state["model"] in wrapped:
+            yield one, state["model"]
