@@ -30,6 +30,7 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.ddp_options import TAKES_OPTIONS, no_search
 from ddoctor.analysis.framework_words import FrameworkWords
+from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import LONG, shown
 from ddoctor.analysis.versions import version
 from ddoctor.evidence.launch import Launch
@@ -184,6 +185,42 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 Fix.python(
                     summary="set use_reentrant=False",
                     paste=_not_reentrant(blocks[0]),
+                ),
+            ),
+        )
+
+
+REENTRANT = re.compile(r"""use_reentrant["']?\s*:\s*true""", re.IGNORECASE)
+
+
+def by_arguments(plan: LaunchPlan) -> Iterator[Finding]:
+    """A line, or a file of arguments, asks transformers' Trainer for both."""
+    launch = plan.launch
+    given = launch.get("arg.gradient_checkpointing_kwargs")
+    nested = launch.get("arg.gradient_checkpointing_kwargs.use_reentrant")
+    search = launch.get("arg.ddp_find_unused_parameters")
+    blocks = nested if nested is not None and nested.on else given
+    asked = (nested is not None and nested.on) or (given and REENTRANT.search(given.value))
+    alike = plan.strategy == "DDP" and launch.on("arg.gradient_checkpointing")
+    if not (plan.by_trainer and alike and asked) or search is None or not search.on:
+        return
+    if blocks is not None:
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"use_reentrant is on ({blocks.at}), and so is ddp_find_unused_parameters "
+                f"({search.at}): DDP then gets the gradients of each block twice"
+            ),
+            evidence=(
+                Observation(
+                    name="ddp_find_unused_parameters", value=search.value, source=search.at
+                ),
+            ),
+            fixes=(
+                Fix(
+                    summary="set use_reentrant to false",
+                    paste="--gradient_checkpointing_kwargs '{\"use_reentrant\": false}'",
                 ),
             ),
         )

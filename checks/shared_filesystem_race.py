@@ -120,7 +120,8 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             path = save.argument("f", 1) or ""
             named = path if {*path} & {*"'\""} else "its path"
             moved = shared.get(save.at)
-            sure = all(one[0] in "'\"" for one in save.origin("f", 1)) or moved is not None
+            literal = all(one.startswith(("'", '"')) for one in save.origin("f", 1))
+            sure = literal or moved is not None
             then = f"; {shown(moved)} on one rank takes it away from the others" if moved else ""
             also = f"    {moved.text}\n" if moved else ""
             yield Finding(

@@ -27,6 +27,7 @@ from ddoctor.launch import (
     recipes,
     script_settings,
     shell,
+    trl_launch,
     xla_devices,
 )
 from ddoctor.launch.launchers import (
@@ -161,7 +162,7 @@ def _launch(command: Command, found: _Found, around: tuple[str, ...]) -> Launch 
         return _of_shell(command, found, around)
     if PYTHON.fullmatch(name):
         return _of_python(command, found, around)
-    if name == "trl" and (named := _config_of_trl(command.words)):
+    if name == "trl" and (named := trl_launch.config(command.words)):
         return _of_trl(command, named, found, around)
     if name in CONSOLE or name.endswith(".py"):
         return _built(command, "python", 0, found, around)
@@ -365,15 +366,6 @@ def _of_launcher(
     )
 
 
-def _config_of_trl(words: Sequence[Word]) -> Word | None:
-    """The file or the name that TRL's command line gives to accelerate."""
-    for word, after in itertools.zip_longest(words, words[1:]):
-        option, equals, value = word.text.partition("=")
-        if option == "--accelerate_config" and (equals or after is not None):
-            return replace(word, text=value) if equals else after
-    return None
-
-
 def _of_trl(command: Command, named: Word, found: _Found, around: tuple[str, ...]) -> Launch:
     """TRL starts its script by ``accelerate launch``; docs of TRL, "Command Line Interfaces"."""
     if files.is_there(found.folder / named.text):
@@ -381,6 +373,8 @@ def _of_trl(command: Command, named: Word, found: _Found, around: tuple[str, ...
     else:
         # One of those that come with TRL.
         found.unresolved.append(named.setting("accelerate_config", named.text))
+        found.settings += trl_launch.of_name(named)
+    found.settings[:0] = trl_launch.passed_on(command.words)
     found.settings += _defaults(ACCELERATE)
     return _built(command, "accelerate", 0, found, around)
 

@@ -169,7 +169,8 @@ def base_of(node: ast.ImportFrom, module: Module) -> str:
 
 def _files(name: str, roots: Sequence[Path]) -> Iterator[tuple[Path, str, Path]]:
     """The file of a module, after those of its packages; none: it is not the user's."""
-    parts = name.split(".")
+    # A relative import of the top level, which has no package, names none.
+    parts = name.split(".") if name else []
     for root in roots:
         found = []
         for count in range(1, len(parts) + 1):

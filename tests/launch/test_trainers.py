@@ -137,3 +137,23 @@ def test_the_block_that_the_trainer_wraps(
     own = f'{{"transformer_layer_cls_to_wrap": ["{block}"]}}'
     command = f"{TORCHRUN} --fsdp '{fsdp}' --fsdp_config own.json"
     assert ("fsdp-wrap-policy-wrong" in causes(tmp_path, command, TRAINS, own_json=own)) is wrong
+
+
+CHECKPOINTS = "--gradient_checkpointing true --ddp_find_unused_parameters true"
+KWARGS = "--gradient_checkpointing_kwargs '{{\"use_reentrant\": {}}}'"
+
+
+@pytest.mark.parametrize(
+    ("more", "wrong"),
+    [
+        (f"{CHECKPOINTS} {KWARGS.format('true')}", True),
+        (f"{CHECKPOINTS} {KWARGS.format('false')}", False),
+        (CHECKPOINTS, False),
+        (f"--gradient_checkpointing true {KWARGS.format('true')}", False),
+        (f"{CHECKPOINTS} {KWARGS.format('true')} --gradient_checkpointing false", False),
+        (f"{CHECKPOINTS} {KWARGS.format('true')} --fsdp full_shard", False),
+    ],
+)
+def test_reentrant_checkpoints_by_arguments(tmp_path: Path, more: str, wrong: bool) -> None:
+    found = causes(tmp_path, f"{TORCHRUN} {more}", TRAINS)
+    assert ("activation-checkpoint-reentrant" in found) is wrong

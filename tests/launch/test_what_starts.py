@@ -292,12 +292,30 @@ def test_another_library_with_a_trainer(tmp_path: Path) -> None:
             "--accelerate_config multi_gpu",
             "1 host × a number of ranks that is not known here, by accelerate",
         ),
+        ("--accelerate_config multi_gpu --num_processes 4", "1 host × 4 ranks, by accelerate"),
+        ("--accelerate_config two.yaml --num_processes=4", "1 host × 4 ranks, by accelerate"),
         ("", "one process, by python"),
     ],
 )
 def test_ranks_of_trl(tmp_path: Path, line: str, told: str) -> None:
     found = head(tmp_path, f"trl sft --config sft.yaml {line}", "", sft_yaml="max_steps: 10\n")
     assert found["starts"] == told
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("fsdp2", "FSDP2"),
+        ("zero3", "DeepSpeed ZeRO-3"),
+        ("multi_gpu", "DDP"),
+        ("own_one", "DDP"),
+        ("two.yaml", "DDP, bf16"),
+    ],
+)
+def test_the_strategy_of_trl(tmp_path: Path, name: str, told: str) -> None:
+    line = f"trl sft --config sft.yaml --accelerate_config {name} --num_processes 4"
+    found = head(tmp_path, line, "", sft_yaml="max_steps: 10\n")
+    assert found["parallelism"] == told
 
 
 RAY = """

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from msgspec.structs import replace
 
 from ddoctor import engine
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Confidence, Severity
+from ddoctor.script import reader
 from tests.script.conftest import Read, Review
 from tests.script.sources import ddp
 
@@ -46,3 +50,22 @@ def test_an_image_may_have_another_python(script: Read) -> None:
     launch = Launch(command=(), launcher="torchrun", script="train.py", settings=settings)
     report = engine.examine(Evidence([launch, script(BROKEN)]), "doctor")
     assert "script-error" not in {one.cause for one in report.findings}
+
+
+def test_a_relative_import_without_a_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "train.py").write_text("from . import helper\nfrom ..above import other\n")
+    monkeypatch.chdir(tmp_path)
+    assert reader.read(Path("train.py"), [Path()]).files == ("train.py",)
+
+
+def test_a_path_whose_origin_is_empty(script: Read) -> None:
+    source = script(ddp(epoch='torch.save(model.state_dict(), "last.pt")'))
+    calls = [
+        replace(one, origins={"1": ("",)}) if one.name == "torch.save" else one
+        for one in source.calls
+    ]
+    report = engine.examine(Evidence([replace(source, calls=tuple(calls))]), "doctor")
+    assert report.crashed == ()
+    assert "shared-filesystem-race" in {one.cause for one in report.findings}
