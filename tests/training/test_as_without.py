@@ -204,7 +204,7 @@ WORKER = """
             if index == 5: raise RuntimeError("a bad item")
             return index
 
-    for batch in DataLoader(Bad(), 2, num_workers=2): print(batch, flush=True)
+    for batch in DataLoader(Bad(), 2, num_workers=1): print(batch, flush=True)
 """
 SYNTAX = """
     import torch
