@@ -15,6 +15,7 @@ from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import CHECKPOINTING, ModelParallel
 from ddoctor.forecast import optimizers
+from ddoctor.forecast.images import Images
 from ddoctor.forecast.method import Method
 
 Precision = Literal["fp32", "bf16-mixed", "fp16-mixed", "bf16"]
@@ -166,6 +167,15 @@ class PlanRequest:
             metavar="FILE",
             help="Lengths of --model's samples in tokens, one a line or as JSON: for padding; "
             "--sequence cuts longer ones.",
+        ),
+    ] = None
+    images: Annotated[
+        Images | None,
+        typer.Option(
+            metavar="NxHxW",
+            parser=Images,
+            help="Images of each of --model's samples, beside text: number, height and width, e.g. "
+            "4x448x448.",
         ),
     ] = None
     checkpointing: Annotated[

@@ -127,7 +127,11 @@ def _check(wanted: PlanRequest) -> None:
         raise DoctorError("--loss goes with --model: other models define it")
     if wanted.lengths is not None and wanted.model is None:
         raise DoctorError("--lengths goes with --model")
+    if wanted.images is not None and wanted.model is None:
+        raise DoctorError("--images goes with --model: other models define it")
     method = wanted.method or SFT
+    if not method.plain and wanted.images is not None:
+        raise DoctorError(f"--images does not go with --method {method.text}")
     if not method.plain and wanted.model is None:
         raise DoctorError(f"--method {method.text} goes with --model")
     if not method.plain and wanted.loss not in (None, "plain"):
@@ -168,6 +172,7 @@ def _check_parallel(wanted: PlanRequest) -> None:
         "--loss": wanted.loss not in (None, "plain"),
         "--method": not (wanted.method or SFT).plain,
         "--lengths": wanted.lengths is not None,
+        "--images": wanted.images is not None,
         "--engine deepspeed": wanted.engine == "deepspeed",
     }
     for option, given in others.items():
@@ -225,6 +230,7 @@ def _read(
             lora=wanted.lora,
             quantized=wanted.quantize,
             method=method,
+            images=wanted.images,
         )
         if wanted.model is not None
         else from_factory(wanted.workload or "", wanted.sequence)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from ddoctor.memory_tracking import cuda, replacements
 from ddoctor.memory_tracking.counting import WorkCounter
 from ddoctor.memory_tracking.log import Entry
+from ddoctor.memory_tracking.values import KnownValues
 
 DEVICE = torch.ops.prim.device.default
 VALUE = torch.ops.aten._local_scalar_dense.default
@@ -127,6 +129,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         """What happened so far."""
         self.flops = 0
         """FLOPs of all matrix products, convolutions and attention so far."""
+        self.known: KnownValues | None = None
+        """What is known of the values of tensors; None: nothing."""
         self.work: WorkCounter | None = None
         """Counts the operators; None: they are not counted."""
         self.own: Callable[[Any, Sequence[Any]], int] = on_gpu
@@ -193,6 +197,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
             return 1.0 if args[0].is_floating_point() else 1
         self._own = self.own(func, args)
         run = replacements.REPLACED.get(func, func)
+        if self.known is not None and run is func:
+            run = partial(self.known.run, func)
         try:
             made = super().__torch_dispatch__(run, types, args, kwargs)  # type: ignore[no-untyped-call]
         finally:
@@ -241,3 +247,15 @@ class ShardedTracker(_Peaks, FSDPMemTracker):  # type: ignore[no-untyped-call]
         for buffer in model.buffers():
             self._update_and_maybe_create_winfos(buffer, _FSDPRefType.BUFFER)
         self.track_inputs(tuple(inputs))
+
+    def _fsdp_param_group_post_backward(self, fsdp_mod: Any, original: Any) -> Any:
+        noted = super()._fsdp_param_group_post_backward(fsdp_mod, original)
+
+        def run(*args: Any, **kwargs: Any) -> None:
+            # A block that did not run, such as of an encoder without images, has no gathered
+            # parameters, which torch's tracker expects.
+            group = fsdp_mod._get_fsdp_state()._fsdp_param_group
+            ran = all(hasattr(one, "_unsharded_param") for one in group.fsdp_params)
+            (noted if ran else original)(*args, **kwargs)
+
+        return run

@@ -303,6 +303,11 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
         (("--model", "x", "--gpu", "h100", "--vllm-share", "1"), "a share of the GPU"),
         (("--model", "x", "--gpu", "h100", "--vllm-share", "nan"), "a share of the GPU"),
         (("--params", "1B", "--gpu", "h100", "--force"), "--force goes with --write"),
+        (("--params", "1B", "--gpu", "h100", "--images", "1x9x9"), "--images goes with --model"),
+        (
+            ("--model", "x", "--gpu", "h100", "--images", "1x9x9", "--method", "dpo"),
+            "--images does not go with --method dpo",
+        ),
     ],
 )
 def test_a_mistake_gets_one_line(words: tuple[str, ...], told: str) -> None:

@@ -20,7 +20,9 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from ddoctor.errors import DoctorError
 from ddoctor.forecast.closed_form import Model
+from ddoctor.forecast.images import Images
 from ddoctor.forecast.method import SFT, Method
+from ddoctor.forecast.model import images as with_images
 from ddoctor.forecast.model.adapters import adapt, hidden
 from ddoctor.forecast.model.caches import cached
 from ddoctor.forecast.model.losses import replace_loss
@@ -160,13 +162,14 @@ def from_config(
     lora: Lora | None = None,
     quantized: Quantized | None = None,
     method: Method = SFT,
+    images: Images | None = None,
 ) -> Blueprint:
     """Return the model of a Hugging Face config file, its folder, or a model name on the Hub.
 
     ``attention``: None: as transformers chooses, which is sdpa if the model has it. The kernels of
     flash attention keep what sdpa keeps, which chooses the same ones. ``loss``: plain, as the model
     computes it, or as ``losses.replace_loss`` names it. ``lora``, ``quantized``: as ``adapt``.
-    ``method``: as ``replace_step``.
+    ``method``: as ``replace_step``. ``images``: of each sample; None: samples of text alone.
 
     Raises:
         DoctorError: it cannot be read, names no architecture, or ddoctor cannot make its input.
@@ -198,14 +201,19 @@ def from_config(
         )
     # An encoder of images or sounds is idle if only text is the input.
     senses = getattr(kind, "input_modalities", "text")
-    deaf = kind.main_input_name == "input_ids" and set(senses) > {"text"}
+    deaf = images is None and kind.main_input_name == "input_ids" and set(senses) > {"text"}
     of_text = config.get_text_config(decoder=True)
     lengths = (getattr(of_text, name) for name in LONGEST if hasattr(of_text, name))
     longest = next(lengths, None)
     if longest is not None and not (isinstance(longest, int) and longest > 0):
         raise DoctorError(f"--model {source}: its longest sequence is no number above 0: {longest}")
 
-    feed = _feeder(source, kind, config)
+    seen = ""
+    if images is None:
+        feed = _feeder(source, kind, config)
+    else:
+        feed, tokens = with_images.feed(kind, config, images)
+        seen = f" with {images.number} images of {tokens:,} tokens"
 
     def build() -> nn.Module:
         # Activation checkpointing switches off the cache that the config asks for.
@@ -219,6 +227,7 @@ def from_config(
     return Blueprint(
         name=kind.__name__
         + (" (on text alone)" if deaf else "")
+        + seen
         + (f" with {attention} attention" if attention else "")
         + (f" with the loss {loss}" if loss != "plain" else "")
         + (f" with LoRA {lora.text}" if lora is not None else "")

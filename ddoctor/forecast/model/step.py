@@ -35,6 +35,7 @@ from ddoctor.memory_tracking.counting import WorkCounter
 from ddoctor.memory_tracking.cuda import as_on_cuda
 from ddoctor.memory_tracking.log import Entry, Peak, held, ordered
 from ddoctor.memory_tracking.tracker import ShardedTracker, Tracker, on_gpu
+from ddoctor.memory_tracking.values import KnownValues
 from ddoctor.memory_tracking.work import StepWork
 
 # From the second step on, the optimizer has its states.
@@ -301,10 +302,12 @@ def _run(
             shard(model, sharding, mesh)
         shards = [(one, own_shard(one)) for one in model.parameters() if one.requires_grad]
         updates = optimizer([part for _, part in shards])
-        samples = batch()
+        known = KnownValues()
+        samples = known.faked(batch())
         kind = Tracker if sharding is None else ShardedTracker
         tracker = kind(model, updates, [one for one in samples.values() if isinstance(one, Tensor)])
         tracker.own = own
+        tracker.known = known or None
         with tracker:
             for number in range(steps):
                 tracker.begin()
