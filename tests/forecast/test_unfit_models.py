@@ -89,3 +89,24 @@ def test_what_is_no_file_is_not_looked_for_elsewhere(tmp_path: Path) -> None:
         from_config(str(tmp_path / "pipe"))
     with pytest.raises(DoctorError, match="File name too long"):
         from_config(str(tmp_path / ("a" * 300)))
+
+
+@pytest.mark.parametrize("kind", ["Mamba", "Rwkv", "Mamba2"])
+def test_recurrent_layers_without_their_kernels(tmp_path: Path, kind: str) -> None:
+    sizes = {"vocab_size": 2000, "hidden_size": 64, "num_hidden_layers": 2}
+    more = {"num_heads": 4, "head_dim": 32, "n_groups": 1} if kind == "Mamba2" else {}
+    config = getattr(transformers, f"{kind}Config")(**sizes, **more)
+    config.architectures = [f"{kind}ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    blueprint = from_config(str(tmp_path))
+    if kind == "Mamba2":
+        assert "as without their CUDA kernels" in blueprint.read("fp32", "adamw").name
+        return
+    with pytest.raises(DoctorError, match="run token by token without their CUDA kernels"):
+        blueprint.read("fp32", "adamw")
+
+
+def test_a_model_of_another_library(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"_class_name": "UNet2DConditionModel"}')
+    with pytest.raises(DoctorError, match="UNet2DConditionModel is a model of diffusers"):
+        from_config(str(tmp_path))

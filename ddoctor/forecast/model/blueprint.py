@@ -23,6 +23,7 @@ from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.images import Images
 from ddoctor.forecast.method import SFT, Method
 from ddoctor.forecast.model import images as with_images
+from ddoctor.forecast.model import recurrent
 from ddoctor.forecast.model.adapters import adapt, hidden
 from ddoctor.forecast.model.caches import cached
 from ddoctor.forecast.model.losses import replace_loss
@@ -134,7 +135,7 @@ class Blueprint:
         """Return the model in numbers, built without weights.
 
         Raises:
-            DoctorError: it cannot be built.
+            DoctorError: it cannot be built, or runs token by token.
         """
         try:
             model = on_meta(self.build)
@@ -144,7 +145,7 @@ class Blueprint:
             raise DoctorError(f"{self.name} cannot be built: {said(error)}") from None
         found = tuple(rows(model))
         return Model(
-            name=self.name,
+            name=self.name + recurrent.told(self.name, model),
             parameters=sum(one.numel() for one in model.parameters()) + hidden(model),
             trainable=sum(one.numel() for one in model.parameters() if one.requires_grad),
             precision=precision,
@@ -254,7 +255,18 @@ def _check_file(source: str, place: Path) -> None:
         raise DoctorError(f"--model {source}: a config has at most {MOST_BYTES >> 20} MiB")
     # What is no JSON, transformers says best.
     with suppress(OSError, ValueError, RecursionError):
-        _check_counts(source, json.loads(file.read_bytes()))
+        config = json.loads(file.read_bytes())
+        _check_library(source, config)
+        _check_counts(source, config)
+
+
+def _check_library(source: str, config: object) -> None:
+    if isinstance(config, dict) and "_class_name" in config and "model_type" not in config:
+        raise DoctorError(
+            f"--model {source}: {str(config['_class_name'])[:80]} is a model of diffusers, and "
+            "ddoctor builds those of transformers: pass a function that makes its loss "
+            "(--workload package.module:factory)"
+        )
 
 
 def _check_counts(source: str, config: object) -> None:

@@ -1,0 +1,33 @@
+"""Layers that carry a state from token to token, which CUDA kernels compute in one pass.
+
+Without these kernels, transformers computes them in Python: token by token, which takes hours on
+fake tensors, or in chunks, whose tensors the kernels never make. Parameters tell such layers.
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from ddoctor.errors import DoctorError
+
+# RWKV and Griffin (RecurrentGemma); Mamba has a row of its A for each channel.
+BY_TOKEN = ("time_decay", "recurrent_param")
+STATES = "A_log"
+
+
+def told(name: str, model: nn.Module) -> str:
+    """Return what the plan of a model assumes of its recurrent layers; empty: it has none.
+
+    Raises:
+        DoctorError: they run token by token.
+    """
+    own = [(key.rpartition(".")[2], one) for key, one in model.named_parameters()]
+    if any(key in BY_TOKEN or (key == STATES and one.dim() > 1) for key, one in own):
+        raise DoctorError(
+            f"{name} has recurrent layers, which run token by token without their CUDA kernels, "
+            "and a plan does not know what those keep: describe the model with --params, "
+            "--activations and --layers"
+        )
+    if any(key == STATES for key, _ in own):
+        return " (recurrent layers in torch, as without their CUDA kernels)"
+    return ""
