@@ -174,8 +174,7 @@ class PlanRequest:
         typer.Option(
             metavar="NxHxW",
             parser=Images,
-            help="Images of each of --model's samples, beside text: number, height and width, e.g. "
-            "4x448x448.",
+            help="Images in each sample of --model: number, height and width, e.g. 4x448x448.",
         ),
     ] = None
     checkpointing: Annotated[

@@ -1,6 +1,6 @@
 """Values of the fake tensors that follow from a batch, not from weights.
 
-What reads images beside text looks at values: at the places of images in the text, at their sizes.
+What reads images and text looks at values: at the places of images in the text, at their sizes.
 A fake tensor has none, so each integer tensor that is made from others with values gets its own.
 """
 

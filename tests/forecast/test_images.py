@@ -1,4 +1,4 @@
-"""Models that read images beside text: what a step with images takes."""
+"""Models that read images and text: what a step with images takes."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_what_is_no_file_is_not_looked_for_elsewhere(tmp_path: Path) -> None:
         from_config(str(tmp_path / ("a" * 300)))
 
 
-@pytest.mark.parametrize("kind", ["Mamba", "Rwkv", "Mamba2"])
+@pytest.mark.parametrize("kind", ["FalconMamba", "Rwkv", "Mamba2"])
 def test_recurrent_layers_without_their_kernels(tmp_path: Path, kind: str) -> None:
     sizes = {"vocab_size": 2000, "hidden_size": 64, "num_hidden_layers": 2}
     more = {"num_heads": 4, "head_dim": 32, "n_groups": 1} if kind == "Mamba2" else {}

@@ -1,4 +1,4 @@
-"""Batches of images beside text, for models of transformers that put them into the text.
+"""Batches of images and text, for models of transformers that put them into the text.
 
 Two kinds of models are known by their inputs:
 

@@ -23,6 +23,7 @@ from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch, on_meta
 from ddoctor.forecast.model.recomputing import recompute
 from ddoctor.forecast.model.repeating import DEPTHS, FEWEST, deeper, equal_blocks
+from ddoctor.forecast.model.scans import by_kernels
 from ddoctor.forecast.model.sharding import (
     Sharding,
     apart,
@@ -42,6 +43,13 @@ from ddoctor.memory_tracking.work import StepWork
 STEPS = 2
 
 Optimizer = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@contextmanager
+def on_cuda() -> Iterator[None]:
+    """Let operators and layers keep what the kernels on CUDA do."""
+    with as_on_cuda(), by_kernels():
+        yield
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +149,7 @@ def footprint(
     checkpointing: Checkpointing = "none",
     accumulation: int = 1,
     in_flight: int = 1,
-    kernels: Callable[[], AbstractContextManager[None]] = as_on_cuda,
+    kernels: Callable[[], AbstractContextManager[None]] = on_cuda,
     own: Callable[[Any, Sequence[Any]], int] = on_gpu,
 ) -> Footprint:
     """Return the footprint of a step of a model whose forward pass returns its loss.
@@ -207,7 +215,7 @@ def passes(
     """
 
     def run(model: nn.Module) -> StepWork | None:
-        with as_on_cuda():
+        with on_cuda():
             return _run(
                 model, batch, optimizer, on_gpu, autocast, None, checkpointing, 1, 1, steps=1
             ).work
