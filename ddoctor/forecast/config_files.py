@@ -75,6 +75,8 @@ OF_SAMPLES = ("sequence", "checkpointing")
 # They take memory, or save some, that no plan knows.
 BEYOND = (
     *(*METHOD, *VLLM, *PACKING),
+    # torchtitan's converters are float8 and the like.
+    *("torch_compile", "compile.enable", "model.converters"),
     *("parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree"),
     *("parallelism.context_parallel_degree", "parallelism.expert_parallel_degree"),
     *("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree"),

@@ -284,3 +284,13 @@ def test_preferences_and_rewards(
 def test_a_model_in_numbers_has_no_method(tmp_path: Path) -> None:
     wanted, _ = read(tmp_path, PREFERENCES + "rl: dpo\n", params="7B")
     assert wanted.method is None
+
+
+def test_compilation_and_float8_are_not_in_the_plan(tmp_path: Path) -> None:
+    file = tmp_path / "llama.toml"
+    file.write_text(
+        "[training]\nlocal_batch_size = 1\n[compile]\nenable = true\n"
+        '[model]\nconverters = ["float8"]\n'
+    )
+    _, taken = config_files.completed(PlanRequest(configs=[file], params="1B"))
+    assert {one.name for one in taken.beyond} == {"compile.enable", "model.converters"}
