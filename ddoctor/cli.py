@@ -17,7 +17,7 @@ COMMANDS = {
     "run": "Record a training script and report where its time goes.",
     "attach": "Sample a slow or hanging run without changing it (py-spy).",
     "diagnose": "Diagnose logs, traces and evidence bundles of other hosts or earlier runs.",
-    "plan": "Forecast GPU memory and time; recommend DDP or FSDP.",
+    "plan": "Forecast GPU memory and time; recommend DDP, FSDP or ZeRO.",
     "report": "Write an HTML or Markdown report of evidence bundles.",
     "diff": "Compare two evidence bundles.",
     "explain": "Explain a cause: why it hurts and how to recognise it.",
