@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.evidence.launch import Setting
-from ddoctor.evidence.source_text import nodes
+from ddoctor.evidence.source_text import children, nodes
 from ddoctor.launch.option_source import named
 
 SPLIT = re.compile(r"train\[:(\d{1,9})\]")
@@ -115,4 +115,4 @@ def _always(tree: ast.AST) -> Iterator[ast.AST]:
         if isinstance(node, ast.If) and ast.unparse(node.test).startswith("__name__"):
             ahead += node.body
         elif not isinstance(node, ast.If | ast.IfExp):
-            ahead += ast.iter_child_nodes(node)
+            ahead += children(node)

@@ -15,7 +15,7 @@ from pathlib import Path
 from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.script import SourceLine
 from ddoctor.evidence.section import Unseen
-from ddoctor.evidence.source_text import syntax_tree
+from ddoctor.evidence.source_text import children, syntax_tree
 
 MOST_FILES = 200
 MOST_BYTES = 2 * 2**20
@@ -140,7 +140,7 @@ def _nodes(tree: ast.Module) -> Sequence[ast.AST]:
     level: list[ast.AST] = [tree]
     for _ in range(DEEPEST):
         nodes += level
-        level = [one for node in level for one in ast.iter_child_nodes(node)]
+        level = [one for node in level for one in children(node)]
         if not level:
             return nodes
     raise RecursionError

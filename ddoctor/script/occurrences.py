@@ -86,10 +86,16 @@ def first_lines(walks: Sequence[Walk], at: At) -> Mapping[str, SourceLine]:
         unread = _unread(top.module.nodes)
         for node in top.module.nodes:
             for word in _words(node) if id(node) not in unread else ():
-                for kind, names in NAMED.items():
-                    if kind not in found and names(word):
+                for kind in _kinds(word):
+                    if kind not in found:
                         found[kind] = at(node, top)
     return found
+
+
+@lru_cache(maxsize=10_000)
+def _kinds(word: str) -> Sequence[str]:
+    """The kinds that a word names; a script has few words, each many times."""
+    return tuple(kind for kind, names in NAMED.items() if names(word))
 
 
 def _unread(nodes: Sequence[ast.AST]) -> Collection[int]:

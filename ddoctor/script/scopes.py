@@ -5,9 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ddoctor.blocks import LOOPS, Function
 from ddoctor.evidence.script import Within
+from ddoctor.evidence.source_text import children
 from ddoctor.script.modules import Module
 from ddoctor.script.names import NOTHING, Marks, Names, variable
 from ddoctor.script.ranks import kind_of, lower, own_name
@@ -110,7 +112,7 @@ class Call:
     statement: ast.stmt
     name: str
 
-    @property
+    @cached_property
     def method(self) -> str:
         """The last part of its name."""
         return own_name(self.node.func)
@@ -160,7 +162,7 @@ class Walk:
     # First all variables: a function may use what the module assigns after it.
 
     def _collect(self, node: ast.AST, scope: Scope, owner: str) -> None:
-        for part in ast.iter_child_nodes(node):
+        for part in children(node):
             if isinstance(part, Function):
                 name = f"{owner.rpartition('.')[2]}.{part.name}" if owner else part.name
                 inner = self._scope(
@@ -202,7 +204,7 @@ class Walk:
                 self._body(node.orelse, scope, (*around, otherwise))
             self._body(node.body, scope, body)
         elif isinstance(node, LOOPS):
-            for part in ast.iter_child_nodes(node):
+            for part in children(node):
                 if isinstance(part, ast.expr):
                     self._expression(part, node, scope, around)
             self._body(node.body, scope, (*around, Block("loop", node)))
@@ -220,7 +222,7 @@ class Walk:
             for case in node.cases:
                 self._body(case.body, scope, (*around, Block("condition", case)))
         else:
-            for part in ast.iter_child_nodes(node):
+            for part in children(node):
                 self._expression(part, node, scope, around)
 
     def _function(
@@ -253,7 +255,7 @@ class Walk:
                 self._expression(value, statement, scope, around)
                 around = (*around, Block(kind_of(value, scope.shown), node, value))
             return
-        for part in ast.iter_child_nodes(node):
+        for part in children(node):
             self._expression(part, statement, scope, around)
 
 
