@@ -113,10 +113,11 @@ class LogEndings:
 
         ``progress``: the forms of the last lines and their numbers, by rank.
         """
-        for key, one in [*self._raised.items()]:
+        of_file = [(key, one) for key, one in self._raised.items() if one.around.file == file]
+        for key, one in of_file:
             ends = progress.get(one.writer.rank, {})
             later = {form for form, number in ends.items() if number > one.around.line}
-            if one.around.file == file and not one.before.isdisjoint(later):
+            if not one.before.isdisjoint(later):
                 del self._raised[key]
 
     def row(self, text: str, around: Callable[[], Around], *, one_host: bool) -> None:
