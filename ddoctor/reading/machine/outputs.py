@@ -92,8 +92,9 @@ KINDS: Sequence[Kind] = (
 )
 OF_BEGINNINGS = tuple(one for one in KINDS if not one.holds)
 """Those that are recognised at the beginning of a file."""
-MAY_BEGIN = re.compile(rb"""=| @ |[#$%+] +[A-Za-z]|['"]: ?['"]""")
-"""What each of their first lines holds, and each prompt: a fast test beforehand."""
+MAY_BEGIN = re.compile(rb"""[=@#$%+'"](?:(?<==)|(?<= @) |(?<=[#$%+]) +[A-Za-z]|(?<=['"]): ?['"])""")
+"""What each of their first lines holds, and each prompt: a fast test beforehand. Python looks for
+a character of one set six times as fast as for several beginnings."""
 OF_RUNS = (PrintedTimes, PrintedMemory)
 """Sections of a run, whose host does not matter; their tables have a place."""
 MOST_LINES = 20_000
