@@ -9,7 +9,8 @@ Analysis", OSDI'25): the step time minus the step time with this rank as fast as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, median_low
 from typing import Literal
@@ -26,7 +27,7 @@ from ddoctor.analysis.work_imbalance import (
 )
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.probes import RankPlace
-from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
+from ddoctor.evidence.steps import HotLine, Lines, RankLines, RankSteps, Steps
 from ddoctor.models import Observation
 
 Part = Literal["loading", "computing", "checkpoint", "evaluation", "gc", "rest"]
@@ -232,20 +233,36 @@ def recurs(more: Sequence[float], least: float) -> bool:
 
 
 def own_line(lines: Lines | None, rank: int, phases: Sequence[str], share: float) -> HotLine | None:
-    """A line where only this rank has samples, for at least half of ``share``; None: none."""
+    """A line where only this rank has samples, for at least half of ``share``; None: none.
+
+    Samples count by the call that leads to its lines: one that waits for Python's lock may fall on
+    the line after a call, and work within it may be spread over many lines.
+    """
     looks = {one.rank: one for one in lines.ranks if one.samples} if lines is not None else {}
     mine = looks.pop(rank, None)
     if mine is None or not looks:
         return None
     # To evaluate, a rank runs lines of the model that all ranks run to train.
     apart = phases if phases == PARTS["evaluation"] else ()
-    for line in sorted(mine.lines, key=lambda line: -line.samples):
-        here = line.samples / mine.samples
-        if line.phase not in phases or line.samples < ENOUGH_LOOKS or here < share / 2:
-            continue
-        if OWN_LINE * median_low(one.share(line, *apart) for one in looks.values()) <= here:
-            return line
-    return None
+    reached = _reached(looks.values())
+    begins: dict[Frame, list[HotLine]] = defaultdict(list)
+    at: Counter[tuple[str, int]] = Counter()
+    for line in mine.lines:
+        if line.phase in phases:
+            at[line.file, line.line] += line.samples
+    for line in mine.lines:
+        here = at[line.file, line.line] if line.phase in phases else 0
+        usual = median_low(one.share(line, *apart) for one in looks.values())
+        if here >= ENOUGH_LOOKS and OWN_LINE * usual <= here / mine.samples:
+            begins[_begin(line, reached)].append(line)
+    own = max(begins.values(), key=_samples, default=[])
+    if not own or _samples(own) < share / 2 * mine.samples:
+        return None
+    return max(own, key=lambda line: (at[line.file, line.line], line.samples))
+
+
+def _samples(lines: Sequence[HotLine]) -> int:
+    return sum(line.samples for line in lines)
 
 
 def parting(lines: Lines | None, rank: int, line: HotLine) -> Frame:
@@ -254,11 +271,18 @@ def parting(lines: Lines | None, rank: int, line: HotLine) -> Frame:
     The line itself may be in a function that all ranks call, such as the model's.
     """
     others = [one for one in lines.ranks if one.rank != rank] if lines is not None else []
-    reached = {
+    return _begin(line, _reached(others))
+
+
+def _reached(others: Iterable[RankLines]) -> set[tuple[str, int]]:
+    return {
         place
         for hot in (hot for one in others for hot in one.lines)
         for place in ((hot.file, hot.line), *((one.file, one.line) for one in hot.calls))
     }
+
+
+def _begin(line: HotLine, reached: set[tuple[str, int]]) -> Frame:
     own = Frame(file=line.file, line=line.line, function=line.function, text=line.text)
     return next((one for one in line.calls if (one.file, one.line) not in reached), own)
 

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 
 from ddoctor.analysis.stragglers import own_line, stragglers
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
 from tests.healthy.steps import SECTIONS
 from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
 
@@ -148,6 +149,37 @@ def test_the_line_that_only_one_rank_is_met_at() -> None:
     line = own_line(met, 1, ("forward",), 0.35)
     assert line is not None
     assert line.line == 31
+
+
+def test_a_line_after_the_call_is_not_the_line() -> None:
+    call = Frame(file="train.py", line=40, function="<module>", text="remember()")
+    after = HotLine(
+        phase="rest", file="train.py", line=41, function="<module>", text="x = y", samples=20
+    )
+    # One line of the user's, in four functions of the library and in another line of its own.
+    within = tuple(
+        HotLine(
+            phase="rest",
+            file="train.py",
+            line=line,
+            function="remember",
+            text="json.loads(line)",
+            samples=12,
+            inner=inner,
+            calls=(call,),
+        )
+        for line, inner in ((15, ""), (16, ""), (16, "json:decode"), (15, "json:loads"), (16, "io"))
+    )
+    met = Lines(
+        ranks=(
+            RankLines(rank=0, samples=100, lines=()),
+            RankLines(rank=1, samples=100, lines=(after, *within)),
+        )
+    )
+    line = own_line(met, 1, ("rest",), 0.8)
+    assert line is not None
+    assert line.line == 16
+    assert own_line(met, 1, ("forward",), 0.8) is None
 
 
 @pytest.mark.parametrize(
