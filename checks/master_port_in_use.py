@@ -40,6 +40,8 @@ def beside_another_launch(plan: LaunchPlan) -> Iterator[Finding]:
     own = launch.get("main-port", "env.MASTER_PORT")
     if other is None or launch.get("elsewhere", "standalone", "endpoint") is not None:
         return
+    if launch.launcher == "python" and launch.get("env.RANK") is not None:
+        return  # These are ranks of one run, each started by hand.
     port = own.value if own is not None else ""
     # torchrun 2.13 takes a free port on one host where none is given; older ones take 29500.
     default = not port and launch.launcher in ("torchrun", "deepspeed")

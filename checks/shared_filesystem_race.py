@@ -23,7 +23,7 @@ from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown
 from ddoctor.evidence.log import Log
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import SAVES, Script, SourceCall
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -39,6 +39,8 @@ TAKES = re.compile(r"\b(rename|renames|replace|move|rmtree|unlink|remove|removed
 VARIES = re.compile(
     r"rank|local|gpu|device|proc|pid|uuid|tmp|temp|host|node|worker|time|\bi?d\b", re.I
 )
+# Objects of transformers that save a few small files, which nobody misses for a moment.
+SMALL = re.compile(r"token|processor|config|extractor", re.I)
 # Library frames below the user's line, for example in shutil.
 INNERMOST = 3
 
@@ -115,12 +117,16 @@ def in_the_source(script: Script) -> Iterator[Finding]:
     if not is_plain(script):
         return
     shared = {one.at: one.moved for one in script.shared_files}
-    for save in script.of("torch.save"):
-        if save.on_all_ranks and (_is_one_file(save) or save.at in shared):
-            path = save.argument("f", 1) or ""
+    for save in script.of(*SAVES):
+        named_by = SAVES[save.name]
+        told = save.keywords.get("is_main_process", "True") != "True"
+        if told or not save.on_all_ranks or SMALL.search(save.on):
+            continue
+        if _is_one_file(save, named_by) or save.at in shared:
+            path = save.argument(*named_by) or ""
             named = path if {*path} & {*"'\""} else "its path"
             moved = shared.get(save.at)
-            literal = all(one.startswith(("'", '"')) for one in save.origin("f", 1))
+            literal = all(one.startswith(("'", '"')) for one in save.origin(*named_by))
             sure = literal or moved is not None
             then = f"; {shown(moved)} on one rank takes it away from the others" if moved else ""
             also = f"    {moved.text}\n" if moved else ""
@@ -220,9 +226,11 @@ def _lost_the_race(one: RankEnding) -> bool:
     )
 
 
-def _is_one_file(save: SourceCall) -> bool:
+def _is_one_file(save: SourceCall, named_by: tuple[str, int]) -> bool:
     """Whether a literal names the file, and no part of its path can depend on the rank."""
-    made = (*save.origin("f", 1), save.values.get("f", save.values.get("1", "")))
-    path = save.argument("f", 1) or ""
+    keyword, position = named_by
+    values = save.values.get(keyword, save.values.get(str(position), ""))
+    made = (*save.origin(*named_by), values)
+    path = save.argument(*named_by) or ""
     named = re.search(r"""\.\w{1,10}['"]""", " ".join((path, *made)))
     return named is not None and VARIES.search(f"{path} {' '.join(made)}") is None

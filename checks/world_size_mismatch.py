@@ -176,7 +176,8 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
         and launch.around
     ):
         yield _in_a_launch(
-            f"WORLD_SIZE is {stated.number} ({stated.at}), and {plan.ranks} processes are started",
+            f"WORLD_SIZE is {stated.number} ({stated.at}), and {plan.ranks} "
+            f"process{'es are' if plan.ranks != 1 else ' is'} started",
             stated,
             f"export WORLD_SIZE={plan.ranks}",
         )

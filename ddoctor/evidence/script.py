@@ -47,6 +47,18 @@ class SourceLine(Part, frozen=True, kw_only=True):
         return f"{self.file}:{self.line}"
 
 
+SAVES: Mapping[str, tuple[str, int]] = {
+    "torch.save": ("f", 1),
+    "safetensors.torch.save_file": ("filename", 1),
+    ".save_pretrained": ("save_directory", 0),
+}
+"""Calls that write a file or a folder, and the keyword and position of its name.
+
+``save_pretrained`` writes on each rank unless it gets ``is_main_process=False``
+(transformers/modeling_utils.py).
+"""
+
+
 class SourceCall(Part, frozen=True, kw_only=True):
     """A call that matters to a distributed run."""
 
@@ -230,7 +242,7 @@ class SourceRemade(Part, frozen=True, kw_only=True):
 
 
 class SourceShared(Part, frozen=True, kw_only=True):
-    """A call of ``torch.save`` to a file whose path is surely the same on all ranks."""
+    """A call that saves to a file or folder whose path is surely the same on all ranks."""
 
     at: SourceLine
     moved: SourceLine | None = None

@@ -23,6 +23,7 @@ from ddoctor.launch import (
     kubernetes,
     launch_variables,
     line_beginning,
+    own_ranks,
     pins,
     recipes,
     script_settings,
@@ -49,7 +50,6 @@ from ddoctor.launch.programs import (
     SHELL_SCRIPTS,
     SHELLS,
     STARTERS,
-    TASK_STARTERS,
     starts,
 )
 from ddoctor.launch.shell import ASSIGNMENT, OF_COMMANDS, Script
@@ -467,14 +467,14 @@ def _built(
     by_lightning = [one for one in given.settings if one.name.startswith("lightning.")]
     if launcher == "python" and by_lightning and not {*around} & {*STARTERS}:
         launcher = "lightning"
-        found.settings += _ranks_of_lightning(by_lightning)
+        found.settings += own_ranks.of_lightning(by_lightning)
     elif launcher == "python" and (
         workers := [one for one in given.settings if one.name == "ray.ranks"]
     ):
         launcher = "ray"
         found.settings += [msgspec.structs.replace(one, name="ranks") for one in workers]
     elif launcher == "python":
-        found.settings += _ranks_of_python(found.settings, around)
+        found.settings += own_ranks.of_python(found.settings, around)
     first = command.words[0]
     return Launch(
         command=found.command,
@@ -492,13 +492,6 @@ def _built(
     )
 
 
-def _ranks_of_lightning(told: Sequence[Setting]) -> Iterator[Setting]:
-    """A rank for each device, as Lightning starts them on each host."""
-    for one in told:
-        yield msgspec.structs.replace(one, name=one.name.removeprefix("lightning."))
-    yield Setting(name="hosts", value="1", origin="the default of Lightning")
-
-
 def _is_missing(script: Word, found: _Found, *, is_module: bool) -> bool:
     """Whether the script of a typed command should be a file here, and is none."""
     elsewhere = any(one.name == "elsewhere" for one in found.settings)
@@ -507,35 +500,3 @@ def _is_missing(script: Word, found: _Found, *, is_module: bool) -> bool:
     if is_module:
         return script_settings.is_absent_module(script.text, found.folder)
     return script.text.endswith(".py") and not files.is_there(found.folder / script.text)
-
-
-def _ranks_of_python(settings: Sequence[Setting], around: Sequence[str]) -> Iterator[Setting]:
-    """One rank for each process: a scheduler's tasks, else one."""
-    told = {one.name: one for one in reversed(settings)}
-    if "sbatch" in around and not {*around} & {*TASK_STARTERS}:
-        for name in ("ranks", "hosts"):
-            yield Setting(name=name, value="1", origin="a batch script runs once")
-        return
-    pods = told.get("pods")
-    if pods is not None and (pods.number or 0) > 1 and not {*around} & {*STARTERS}:
-        # Each pod runs the command once.
-        yield from (msgspec.structs.replace(pods, name=name) for name in ("ranks", "hosts"))
-        return
-    nodes, each = told.get("nodes"), told.get("tasks-per-host")
-    if tasks := told.get("tasks"):
-        yield msgspec.structs.replace(tasks, name="ranks")
-    elif each is not None:
-        yield msgspec.structs.replace(each, name="ranks-per-host")
-    elif not {*around} & {*STARTERS}:
-        yield Setting(name="ranks", value="1", origin="one process of Python")
-    named = told.get("mpirun.host")
-    if nodes is not None:
-        yield msgspec.structs.replace(nodes, name="hosts")
-    elif named is not None:
-        count = len({one.partition(":")[0] for one in named.value.split(",")})
-        yield msgspec.structs.replace(named, name="hosts", value=str(count))
-    elif tasks is not None and each is not None and tasks.number and each.number:
-        hosts = -(-tasks.number // each.number)
-        yield msgspec.structs.replace(tasks, name="hosts", value=str(hosts))
-    elif not {*around} & {*STARTERS}:
-        yield Setting(name="hosts", value="1", origin="one process of Python")

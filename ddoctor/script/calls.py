@@ -31,7 +31,13 @@ FSDP = "torch.distributed.fsdp.FullyShardedDataParallel"
 
 MATTERING = (
     *("torch.distributed.", "torch.utils.data.", "torch.nn.parallel.", "torch.nn.DataParallel"),
-    *("torch.save", "torch.load", "torch.autograd.", "torch.use_deterministic_algorithms"),
+    *(
+        "torch.save",
+        "safetensors.torch.save_file",
+        "torch.load",
+        "torch.autograd.",
+        "torch.use_deterministic_algorithms",
+    ),
     *("torch.autocast", "torch.amp.", "torch.cuda.amp.", "torch.set_float32_matmul_precision"),
     *("torch.utils.checkpoint.", "torch.utils.tensorboard.", "torch.device"),
     *("torch.multiprocessing.", "multiprocessing.", "concurrent.futures.ProcessPoolExecutor"),
@@ -79,7 +85,7 @@ METHODS = frozenset(
         *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
         *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders", "setup"),
         *(WHOLE, "set_transform", "with_transform", "join_uneven_inputs", "save_state"),
-        *("save_model", "save_16bit_model", "set_state_dict_type"),
+        *("save_model", "save_16bit_model", "save_pretrained", "set_state_dict_type"),
         *OF_ACCELERATE,
     }
 )

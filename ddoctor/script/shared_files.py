@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
+from ddoctor.evidence.script import SAVES
 from ddoctor.script.names import CONFIGS, source, variable
 from ddoctor.script.program import MOST_CALLERS, Program
 from ddoctor.script.ranks import HINTS, lower, own_name
 from ddoctor.script.same import COUNTS, given_to, varies
 from ddoctor.script.scopes import Call, Scope
 
-SAVE = "torch.save"
 JOINS = ("join", "Path", "PurePath", "PosixPath", "str", "fspath", "abspath", "realpath")
 """Functions whose result has the parts that they get, and nothing else."""
 PARTS = ("with_suffix", "with_name", "joinpath", "resolve", "absolute", "as_posix", "format")
@@ -28,17 +28,18 @@ MOST_STEPS = 8
 
 
 def shared_files(program: Program) -> Iterator[tuple[Call, Call | None]]:
-    """The calls of ``torch.save`` with such a name, each with what then moves the file."""
-    for call in program.by_name.get(SAVE, ()):
+    """The calls that save under such a name, each with what then moves the file."""
+    for call in (call for name in SAVES for call in program.by_name.get(name, ())):
         path = _path(call)
         if path is not None and is_shared(path, call.scope, program):
             yield call, next(_moves(path, call), None)
 
 
 def _path(call: Call) -> ast.expr | None:
-    """What ``torch.save`` writes to, also by ``open``; None: it is not known."""
-    named = next((word.value for word in call.node.keywords if word.arg == "f"), None)
-    given = call.node.args[1] if len(call.node.args) > 1 else named
+    """What a call writes to, also by ``open``; None: it is not known."""
+    keyword, position = SAVES[call.name]
+    named = next((word.value for word in call.node.keywords if word.arg == keyword), None)
+    given = call.node.args[position] if len(call.node.args) > position else named
     file = given.id if isinstance(given, ast.Name) else ""
     for node in ast.walk(call.scope.node) if file else ():
         if isinstance(node, ast.withitem) and variable(node.optional_vars or node) == file:

@@ -78,6 +78,11 @@ def head(folder: Path, command: str, **texts: str) -> dict[str, str]:
             "2 hosts × 4 ranks, by torchrun",
             {},
         ),
+        (
+            "bash each.sh",
+            "4 ranks, by python in each.sh",
+            {"each_sh": "for i in 0 1 2 3; do RANK=$i WORLD_SIZE=4 python train.py & done\n"},
+        ),
         ("bash scripts.sh --config x", "1 host × 4 ranks, by accelerate", {"scripts_sh": SHELL}),
         (
             "hf jobs run --flavor a10g-large IMAGE bash -c 'nvidia-smi && lerobot-train --steps=5'",

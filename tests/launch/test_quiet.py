@@ -11,6 +11,7 @@ from tests.launch.files import FSDP, JOB, MANIFEST, SCRIPT, told
 
 SHM = """volumeMounts: [{name: shm, mountPath: /dev/shm}]
                 resources:"""
+EACH_RANK = "MASTER_ADDR=localhost MASTER_PORT=29500 WORLD_SIZE=4 python train.py"
 LOCAL = "export MASTER_ADDR=localhost\npython train.py\n"
 SOUND = [
     ("torchrun --nproc-per-node 8 train.py --batch-size 4", {}),
@@ -89,6 +90,17 @@ SOUND = [
     ("bash run.sh", {"run_sh": "export NCCL_DEBUG=INFO\nmpirun -np 4 python train.py\n"}),
     ("bash run.sh", {"run_sh": "# a \\  # comment\ntorchrun \\\n  --nproc-per-node=2 train.py\n"}),
     ("pod.yaml", {"pod_yaml": MANIFEST.replace("resources:", SHM)}),
+    ("bash run.sh", {"run_sh": f"for i in 0 1 2 3; do\n  RANK=$i {EACH_RANK} &\ndone\nwait\n"}),
+    ("bash run.sh", {"run_sh": f"RANK=0 {EACH_RANK} &\nRANK=1 {EACH_RANK} > log &\nwait\n"}),
+    ("bash run.sh", {"run_sh": f"export RANK=$1\n{EACH_RANK}\n"}),
+    (
+        "bash run.sh",
+        {"run_sh": f"for h in a b; do ssh $h 'RANK=$((n++)) {EACH_RANK}' & done\n"},
+    ),
+    (
+        "sbatch job.sbatch",
+        {"job_sbatch": f"#SBATCH -N1\nfor i in 0 1 2 3; do RANK=$i {EACH_RANK} & done\nwait\n"},
+    ),
     ("python train.py --lr 3e-4", {}),
     ("python other.py --anything 4", {"other_py": "import sys\nprint(sys.argv)\n"}),
     (

@@ -58,6 +58,11 @@ def opened(suffix: str, call: str) -> str:
     return ddp(head=OPENED.format(suffix=suffix), epoch=call)
 
 
+def pretrained(save: str, path: str = '"out"') -> str:
+    made = "from transformers import AutoModel\nmodel = AutoModel.from_pretrained(args.model)"
+    return ddp(set_up=f"folder = {path}\n{made}\n{SET_UP}", epoch=save)
+
+
 WRITES = "write(model.module.state_dict(), os.path.join(args.output, f'{epoch}.pt'))"
 TWINS = {
     "a temporary file of all ranks that each of them renames": (
@@ -83,6 +88,24 @@ TWINS = {
         store(before="if self.rank != 0:\n            return", made='"runs", dist.get_rank()'),
         store(made="folder_of_this_host()"),
         store(call="if dist.get_rank() == 0:\n    store.write(model.module)"),
+    ),
+    "a model of transformers": (
+        "shared-filesystem-race",
+        pretrained("model.module.save_pretrained(folder)"),
+        pretrained("if dist.get_rank() == 0:\n    model.module.save_pretrained(folder)"),
+        pretrained("model.module.save_pretrained(folder, is_main_process=local_rank == 0)"),
+        pretrained("model.module.save_pretrained(folder)", path='f"out-{local_rank}"'),
+        pretrained("tokenizer.save_pretrained(folder)"),
+        pretrained("model.module.save_pretrained(save_directory=own_folder())"),
+    ),
+    "a model as safetensors": (
+        "shared-filesystem-race",
+        pretrained("save_file(states, folder + '/model.safetensors')").replace(
+            "import AutoModel", "import AutoModel\nfrom safetensors.torch import save_file"
+        ),
+        pretrained("save_file(states, f'{folder}/{local_rank}.safetensors')").replace(
+            "import AutoModel", "import AutoModel\nfrom safetensors.torch import save_file"
+        ),
     ),
     "a temporary file that is opened": (
         "shared-filesystem-race",
