@@ -81,7 +81,9 @@ def missing(rdma: Rdma, gpus: Gpus, rendezvous: Rendezvous | None) -> Iterator[F
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:
-    if event := log.first("gdr-off"):
+    networks = {one.values["network"] for one in log.of("nccl-network")}
+    # Over TCP, nothing reads GPU memory: why it is TCP comes first.
+    if (event := log.first("gdr-off")) and networks != {"Socket"}:
         yield log_events.finding(
             [event],
             "data between the GPU and the network passes through the memory of the host",

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import log_events
 from ddoctor.analysis.environment_fixes import without
 from ddoctor.evidence.gpus import Gpus
+from ddoctor.evidence.log import Log
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("nproc-exceeds-visible-gpus", "uneven-gpu-memory", "uneven-gpu-speed")
@@ -52,3 +54,20 @@ def enabled(gpus: Gpus) -> Iterator[Finding]:
         where=Where(devices=tuple(gpu.device for gpu in cut)),
         fixes=tuple(fixes),
     )
+
+
+def in_a_log(log: Log, gpus: Gpus) -> Iterator[Finding]:
+    """A process asked for a second device, and all that it could get are instances."""
+    event = log.first("device-ordinal")
+    if event and gpus.answering and all(gpu.mig for gpu in gpus.answering):
+        yield log_events.finding(
+            [event],
+            f"a process asked for a GPU that it does not see, and MIG is on for "
+            f"{'the only GPU' if len(gpus.gpus) == 1 else f'all {len(gpus.gpus)} GPUs'}: a process "
+            "sees one instance, whatever there is",
+            Fix(
+                summary="switch MIG off for distributed training",
+                paste="sudo nvidia-smi -mig 0",
+                caution="destroys the MIG instances and ends their processes, also those of others",
+            ),
+        )

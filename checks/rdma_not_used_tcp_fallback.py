@@ -25,6 +25,7 @@ from ddoctor.evidence.network import Rdma, RdmaDevice, Rendezvous
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
+    "gdr-peer-memory-missing",
     "collective-slow-for-hardware",
     "slow-network-link",
     "communication-bound-step",
@@ -141,16 +142,20 @@ def in_a_log(log: Log) -> Iterator[Finding]:
     yield from _on_some_hosts(log)
     failed, networks = log.of("ofi-failed"), log.of("nccl-network")
     if failed and any(one.values["network"] == "Socket" for one in networks):
+        has_efa = any(one.values.get("provider") == "efa" for one in log.of("nccl-plugin"))
         yield log_events.finding(
             failed,
-            "the plug-in for EFA has found no network that it can use, and NCCL uses TCP instead",
+            "the plug-in for EFA finds the devices and cannot use them, and NCCL uses TCP instead"
+            if has_efa
+            else "the plug-in for EFA has found no network that it can use, and NCCL uses TCP "
+            "instead",
             Fix(
                 summary="see what libfabric finds, in the container of the ranks",
                 paste="fi_info -p efa -t FI_EP_RDM\nls /dev/infiniband",
                 caution="a machine without EFA is quite well over TCP",
             ),
-            severity=Severity.WARNING if log.several_hosts else Severity.NOTE,
-            confidence=Confidence.POSSIBLE,
+            severity=Severity.WARNING if has_efa or log.several_hosts else Severity.NOTE,
+            confidence=Confidence.LIKELY if has_efa else Confidence.POSSIBLE,
         )
 
 

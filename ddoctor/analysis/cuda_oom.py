@@ -241,7 +241,8 @@ def _kind(run: TrainingRun, one: RankEnding, memory: OutOfMemory) -> Kind:
         return "contexts"
     foreign = sum(memory.others.values()) + memory.unnamed
     if foreign >= max(NOTABLE, memory.missing):
-        first = all(other.rank > one.rank for other in neighbours)
+        # A log may show only one of them.
+        first = bool(neighbours) and all(other.rank > one.rank for other in neighbours)
         reads = any(frame.file.endswith(LOADS) for frame in one.stack)
         return "loading" if reads and not first and memory.device == 0 else "others"
     for frame in one.stack:

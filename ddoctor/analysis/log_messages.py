@@ -9,7 +9,7 @@ from dataclasses import replace
 from ddoctor.analysis import log_events
 from ddoctor.evidence.log import Log, LogEvent, Message, Messages
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.models import Confidence, Finding, Fix, Severity
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 Judge = Callable[[Log, Messages, TrainingRun | None], Iterator[Finding]]
 
@@ -47,6 +47,9 @@ def _finding(row: Message, events: tuple[LogEvent, ...], log: Log) -> Finding:
         severity=Severity(row.severity),
         confidence=Confidence(row.confidence),
     )
+    if row.until:
+        last = Observation(name="last release that prints it", value=row.until, source=row.source)
+        finding = replace(finding, evidence=(*finding.evidence, last))
     if lasting or (end := _taken_back(shown[0], back)) is None:
         return finding
     return replace(

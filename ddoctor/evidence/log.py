@@ -115,6 +115,11 @@ class LineText(Part, frozen=True, kw_only=True):
     holds: tuple[str, ...]
     """Texts in lower case, of which each such line contains one: a fast test beforehand."""
     source: str
+    since: str = ""
+    """The first minor release of the source's package that prints it, of those for which there is a
+    wheel (`tools/text_versions.py`); empty: not known."""
+    until: str = ""
+    """The last one; empty: the newest that was looked at, or not known."""
 
     @property
     def more(self) -> int:

@@ -52,11 +52,12 @@ DURING = "During handling of the above exception, another exception occurred:"
 BECAUSE = "The above exception was the direct cause of the following exception:"
 # torch/multiprocessing/spawn.py: the child's traceback follows; the parent's tells nothing.
 SPAWNED = re.compile(r"^-- Process \d{1,7} terminated with the following error:$")
-# A line that another writer has begun: a time, a level, a step, a bar, a process of a launcher.
+# A line that another writer has begun: a time, a level, a step, a bar, a table, a process of a
+# launcher.
 ANOTHER = re.compile(
     r"^(?:\[[EWIF]?\d{4}[ -]|[EWIF]\d{3,4} |\d{4}-\d\d-\d\d|\[\d{4}-|\[rank|srun: |slurmstepd|"
     r"[-|(\[ ]{0,3}(?:INFO|WARNING|ERROR|DEBUG|CRITICAL)\b|Killing subprocess|Traceback|={10}|-{10}"
-    r"|\*{10}|.{0,80}\d+%\||terminate called|frame #\d+:|Exception raised from"
+    r"|\*{10}|\+[-=]{10}|.{0,80}\d+%\||terminate called|frame #\d+:|Exception raised from"
     r"|\w[\w.-]{0,60}:\d+:\d+ \[\d+\] )"
 )
 # Python continues after these, as after one in a destructor.

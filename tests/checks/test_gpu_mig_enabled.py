@@ -4,6 +4,7 @@ import pytest
 
 from tests.conftest import Findings
 from tests.healthy.gpus import otherwise
+from tests.logged import event, logged
 
 CAUSE = "gpu-mig-enabled"
 
@@ -24,3 +25,14 @@ def test_on_all_there_are_no_whole_gpus_to_run_on(findings: Findings) -> None:
 @pytest.mark.parametrize("mig", [False, None])
 def test_quiet_where_it_is_off_or_unknown_to_the_card(findings: Findings, mig: bool | None) -> None:
     assert findings(CAUSE, otherwise({-1: {"mig": mig}})) == ()
+
+
+def test_a_device_that_a_process_does_not_see(findings: Findings) -> None:
+    asked = logged(event("device-ordinal"))
+    found = findings(CAUSE, otherwise({-1: {"mig": True}}), asked)
+    assert any("asked for a GPU" in one.because for one in found)
+    # One whole GPU, and a process may have meant that.
+    (only,) = findings(CAUSE, otherwise({0: {"mig": True}}), asked)
+    assert "asked for" not in only.because
+    assert findings(CAUSE, otherwise({-1: {"mig": False}}), asked) == ()
+    assert len(findings(CAUSE, otherwise({-1: {"mig": True}}), logged(event("xid")))) == 1

@@ -31,6 +31,8 @@ def test_its_example_has_its_cause(tmp_path: Path, row: Message) -> None:
     first = findings(tmp_path, row.example)[0]
     assert (first.cause, first.severity) == (row.cause, Severity(row.severity))
     assert "?" not in first.because.replace(row.example, "")
+    dated = [one.value for one in first.evidence if one.name == "last release that prints it"]
+    assert dated == [row.until] * bool(row.until)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
