@@ -41,7 +41,11 @@ class WorkCounter:
         self, phase: str, func: Any, args: Sequence[Any], kwargs: Any, made: Any, flops: int
     ) -> None:
         """Count a call, with its result and its FLOPs by torch's formula."""
-        self.phases[phase][describe(func, args, kwargs, made, flops)] += 1
+        self.add(phase, describe(func, args, kwargs, made, flops))
+
+    def add(self, phase: str, one: Operator) -> None:
+        """Count a call of this operator."""
+        self.phases[phase][one] += 1
 
 
 def describe(func: Any, args: Sequence[Any], kwargs: Any, made: Any, flops: int = 0) -> Operator:
@@ -80,6 +84,12 @@ def describe(func: Any, args: Sequence[Any], kwargs: Any, made: Any, flops: int 
     return Operator(
         kind="product", half=half, flops=flops, moved=moved, size=_size(name, args, flops, results)
     )
+
+
+def fused(inputs: Sequence[Tensor], made: Tensor) -> Operator:
+    """Return what a fused kernel asks of a GPU: it reads its inputs, and writes its result."""
+    moved = sum(map(_bytes, inputs)) + _bytes(made)
+    return Operator(kind="other", half=made.dtype in HALVES, moved=moved)
 
 
 @cache

@@ -135,6 +135,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
         """Counts the operators; None: they are not counted."""
         self.own: Callable[[Any, Sequence[Any]], int] = on_gpu
         """Returns the bytes that a call of an operator needs besides its outputs."""
+        self.seen = True
+        """Whether what an operator makes is in memory: a fused kernel keeps it to itself."""
         self.logits: tuple[int, int] | None = None
         """Number of elements of the model's logits, and of those of one label; None: no logits."""
         self._numbers: dict[int, int] = {}
@@ -192,6 +194,8 @@ class _Peaks(MemTracker):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is DEVICE and isinstance(args[0], FakeTensor):
             return args[0].fake_device  # more than half of all calls
+        if not self.seen:
+            return func(*args, **(kwargs or {}))
         if func is VALUE and self.phase == "optimizer" and args[0].constant is None:
             # A step scales its update by norms, whatever they are: the memory is the same.
             return 1.0 if args[0].is_floating_point() else 1

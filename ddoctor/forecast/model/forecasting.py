@@ -67,6 +67,8 @@ class Forecast:
     samples: int
     length: int
     checkpointing: Checkpointing = "none"
+    compiled: bool = False
+    """Whether torch.compile compiles each block by itself."""
     companions: Companions = NONE
     fills: bool = False
     """The first stage of a pipeline, which keeps the activations of all micro-batches in flight."""
@@ -248,6 +250,7 @@ class Forecast:
             other._step(None, 1),
             autocast=self._computing,
             checkpointing=self.checkpointing,
+            compiled=self.compiled,
         )
 
     @property
@@ -310,6 +313,7 @@ class Forecast:
                 autocast=self._computing,
                 sharding=sharding,
                 checkpointing=self.checkpointing,
+                compiled=self.compiled,
                 accumulation=accumulation,
                 in_flight=in_flight,
             )

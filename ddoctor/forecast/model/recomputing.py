@@ -41,8 +41,11 @@ KEPT = [
 KEPT_BY_OP = frozenset((aten.mm.default, *ATTENTION))
 
 
-def recompute(model: nn.Module, which: Checkpointing) -> None:
-    """Make blocks recompute their activations in the backward pass."""
+def recompute(model: nn.Module, which: Checkpointing, *, compiled: bool = False) -> None:
+    """Make blocks recompute their activations in the backward pass.
+
+    ``compiled``: their forward pass is, and runs twice, so that the checkpoint is around it.
+    """
     if which == "none":
         return
     policy = which.partition(":")[2]
@@ -54,12 +57,9 @@ def recompute(model: nn.Module, which: Checkpointing) -> None:
         settings["context_fn"] = partial(create_selective_checkpoint_contexts, KEPT)
     is_known = getattr(model, "supports_gradient_checkpointing", False)
     if is_known:
-        # transformers: recomputation would fill a cache of keys and values a second time. A decoder
-        # has a config of its own.
-        for one in model.modules():
-            if hasattr(getattr(one, "config", None), "use_cache"):
-                one.config.use_cache = False  # type: ignore[union-attr]
-    if is_known and not policy.isdecimal():
+        # Recomputation would fill a cache of keys and values a second time.
+        without_cache(model)
+    if is_known and not policy.isdecimal() and not compiled:
         enable: Any = getattr(model, "activation_checkpointing_enable", None)
         if enable is None:  # before 5.0
             enable = model.gradient_checkpointing_enable
@@ -72,6 +72,16 @@ def recompute(model: nn.Module, which: Checkpointing) -> None:
         partial(checkpoint_wrapper, checkpoint_fn=partial(checkpoint, **settings)),
         check_fn=lambda one: id(one) in chosen,
     )
+
+
+def without_cache(model: nn.Module) -> None:
+    """Switch off the cache of keys and values of a model of transformers.
+
+    A decoder has a config of its own.
+    """
+    for one in model.modules():
+        if hasattr(getattr(one, "config", None), "use_cache"):
+            one.config.use_cache = False  # type: ignore[union-attr]
 
 
 def _every_second() -> Any:

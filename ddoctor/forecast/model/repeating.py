@@ -50,11 +50,11 @@ def equal_blocks(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     if len(set(getattr(text, "layer_types", None) or ())) > 1:
         return None
-    first = _described(row[0])
-    return holder if all(_described(one) == first for one in row[1:]) else None
+    first = described(row[0])
+    return holder if all(described(one) == first for one in row[1:]) else None
 
 
-def _described(block: nn.Module) -> list[Any]:
+def described(block: nn.Module) -> list[Any]:
     """Return all that may make one block differ from another."""
     return [
         (

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch, on_meta
-from ddoctor.forecast.model.recomputing import recompute
+from ddoctor.forecast.model.recomputing import recompute, without_cache
 from ddoctor.forecast.model.repeating import DEPTHS, FEWEST, deeper, equal_blocks
 from ddoctor.forecast.model.scans import by_kernels
 from ddoctor.forecast.model.sharding import (
@@ -32,12 +32,16 @@ from ddoctor.forecast.model.sharding import (
     shard,
     units,
 )
+from ddoctor.memory_tracking.blocks import blocks
 from ddoctor.memory_tracking.counting import WorkCounter
 from ddoctor.memory_tracking.cuda import as_on_cuda
 from ddoctor.memory_tracking.log import Entry, Peak, held, ordered
 from ddoctor.memory_tracking.tracker import ShardedTracker, Tracker, on_gpu
 from ddoctor.memory_tracking.values import KnownValues
 from ddoctor.memory_tracking.work import StepWork
+
+if TYPE_CHECKING:
+    from ddoctor.forecast.model.compiling import Compiler
 
 # From the second step on, the optimizer has its states.
 STEPS = 2
@@ -147,6 +151,7 @@ def footprint(
     autocast: torch.dtype | None = None,
     sharding: Sharding | None = None,
     checkpointing: Checkpointing = "none",
+    compiled: bool = False,
     accumulation: int = 1,
     in_flight: int = 1,
     kernels: Callable[[], AbstractContextManager[None]] = on_cuda,
@@ -155,7 +160,7 @@ def footprint(
     """Return the footprint of a step of a model whose forward pass returns its loss.
 
     ``autocast``: the computing dtype, if it differs from the weights'; ``sharding``: None if this
-    rank has the whole model; ``accumulation``: micro-batches per optimizer step; ``in_flight``:
+    rank has the whole model; ``compiled``: whether each block is; ``accumulation``: micro-batches per optimizer step; ``in_flight``:
     those whose activations a pipeline stage keeps at a time; ``kernels``: a context in which
     operators keep and return what the device's kernels do; ``own``: bytes that a call of an
     operator needs besides its outputs.
@@ -178,6 +183,7 @@ def footprint(
                 autocast,
                 sharding,
                 checkpointing,
+                compiled,
                 accumulation,
                 in_flight,
             )
@@ -208,6 +214,7 @@ def passes(
     *,
     autocast: torch.dtype | None = None,
     checkpointing: Checkpointing = "none",
+    compiled: bool = False,
 ) -> StepWork | None:
     """Return the operators of a step, of which only the forward and the backward pass run.
 
@@ -217,7 +224,8 @@ def passes(
     def run(model: nn.Module) -> StepWork | None:
         with on_cuda():
             return _run(
-                model, batch, optimizer, on_gpu, autocast, None, checkpointing, 1, 1, steps=1
+                *(model, batch, optimizer, on_gpu, autocast, None),
+                *(checkpointing, compiled, 1, 1, 1),
             ).work
 
     model = on_meta(build)
@@ -299,13 +307,15 @@ def _run(
     autocast: torch.dtype | None,
     sharding: Sharding | None,
     checkpointing: Checkpointing,
+    compiled: bool,
     accumulation: int,
     in_flight: int,
     steps: int = STEPS,
 ) -> _Run:
     with _quiet(), _unpacked(), _without_collector(), apart(sharding) as mesh, FakeTensorMode():
         _as_fake(model)
-        recompute(model, checkpointing)
+        compiler = _compile_blocks(model) if compiled else None
+        recompute(model, checkpointing, compiled=compiled)
         if sharding is not None and mesh is not None:
             shard(model, sharding, mesh)
         shards = [(one, own_shard(one)) for one in model.parameters() if one.requires_grad]
@@ -316,6 +326,8 @@ def _run(
         tracker = kind(model, updates, [one for one in samples.values() if isinstance(one, Tensor)])
         tracker.own = own
         tracker.known = known or None
+        if compiler is not None:
+            compiler.tracker = tracker
         with tracker:
             for number in range(steps):
                 tracker.begin()
@@ -356,6 +368,24 @@ def _run(
             flops=tracker.flops,
             work=work,
         )
+
+
+def _compile_blocks(model: nn.Module) -> Compiler:
+    """Compile each block by itself.
+
+    Raises:
+        DoctorError: the model has none.
+    """
+    from ddoctor.forecast.model.compiling import Compiler  # it imports inductor
+
+    found = blocks(model)
+    if not found:
+        raise DoctorError(f"--compile compiles blocks, and {type(model).__name__} has none in a row")
+    without_cache(model)  # a graph returns no cache
+    compiler = Compiler()
+    for block in found:
+        compiler.compile(block)
+    return compiler
 
 
 def _go_back(tracker: Tracker | ShardedTracker, waiting: deque[Any]) -> None:
