@@ -86,10 +86,10 @@ def describe(func: Any, args: Sequence[Any], kwargs: Any, made: Any, flops: int 
     )
 
 
-def fused(inputs: Sequence[Tensor], made: Tensor) -> Operator:
-    """Return what a fused kernel asks of a GPU: it reads its inputs, and writes its result."""
-    moved = sum(map(_bytes, inputs)) + _bytes(made)
-    return Operator(kind="other", half=made.dtype in HALVES, moved=moved)
+def fused(inputs: Any, made: Any) -> Operator:
+    """Return what a fused kernel asks of a GPU: it reads its inputs, and writes its results."""
+    moved = sum(_bytes(one) for one in tree_leaves((inputs, made)) if isinstance(one, Tensor))
+    return Operator(kind="other", moved=moved)
 
 
 @cache

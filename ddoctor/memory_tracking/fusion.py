@@ -16,10 +16,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch._functorch.partitioners import get_aten_target, get_default_op_list
 from torch.fx import Graph, GraphModule, Interpreter, Node
-from torch.utils._pytree import tree_leaves
 
 from ddoctor.memory_tracking.counting import fused
 from ddoctor.memory_tracking.tracker import ShardedTracker, Tracker
@@ -50,7 +48,7 @@ class Kernels(Interpreter):
         finally:
             tracker.seen, tracker.work = True, work
         if work is not None and n in self._stored and not _is_view(n):
-            work.add(tracker.phase, fused(_tensors(self.env[one] for one in self._reads[n]), made))
+            work.add(tracker.phase, fused([self.env[one] for one in self._reads[n]], made))
         return made
 
 
@@ -101,6 +99,3 @@ def _is_cat(node: Node) -> bool:
     """Whether it writes the values of its inputs, which then are nowhere else."""
     return get_aten_target(node) is torch.ops.aten.cat
 
-
-def _tensors(values: Iterable[Any]) -> list[Tensor]:
-    return [one for one in tree_leaves(list(values)) if isinstance(one, Tensor)]

@@ -19,6 +19,7 @@ from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
 from torch._inductor.fx_passes.replace_random import replace_random_passes
 from torch._guards import active_fake_mode
+from torch._inductor.virtualized import V
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
@@ -137,6 +138,7 @@ def _unwatched(tracker: Tracker | ShardedTracker) -> Iterator[None]:
         with (
             _disable_current_modes(),
             mode,
+            V.set_fake_mode(mode),  # replace_random_passes expects it
             # Only the innermost hooks are called.
             saved_tensors_hooks(lambda one: one, lambda one: one),
             # The copies of weights that are made while it traces belong to no step.
