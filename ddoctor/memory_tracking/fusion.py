@@ -23,7 +23,6 @@ from ddoctor.memory_tracking.counting import fused
 from ddoctor.memory_tracking.tracker import ShardedTracker, Tracker
 
 KINDS = get_default_op_list()
-RANDOM = (torch.ops.prims.inductor_random, torch.ops.prims.inductor_lookup_seed)
 
 
 class Kernels(Interpreter):
@@ -88,7 +87,8 @@ def _last_uses(found: Mapping[Node, Iterable[Node]]) -> dict[Node, list[Node]]:
 
 
 def _fusible(node: Node) -> bool:
-    return KINDS.is_fusible(node) or get_aten_target(node) in RANDOM
+    # The partitioner's list lacks random numbers, since they are never drawn a second time.
+    return KINDS.is_fusible(node) or get_aten_target(node) is torch.ops.aten.rand
 
 
 def _is_view(node: Node) -> bool:

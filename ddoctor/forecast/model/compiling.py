@@ -7,9 +7,9 @@ Dynamo has no part in it: it compiles nothing while a dispatch mode watches the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
 from torch._inductor.decomposition import select_decomp_table
-from torch._inductor.fx_passes.replace_random import replace_random_passes
 from torch._guards import active_fake_mode
-from torch._inductor.virtualized import V
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
@@ -101,29 +99,18 @@ def _traced(
     found = aot_function(
         called,
         kernels,
-        partition_fn=_divided,
+        partition_fn=partial(min_cut_rematerialization_partition, compiler="inductor"),
         decompositions=select_decomp_table(),
         num_params_buffers=len(owned),
     )
     with _unwatched(tracker):
         try:
-            found(owned, tensors)  # the first call traces
+            # The first call traces, and its arguments live as long as the graphs.
+            found({name: _alike(one) for name, one in owned.items()}, [*map(_alike, tensors)])
         except Exception as error:  # what the block's own code does may fail to trace
             raise DoctorError(
                 f"{name} cannot be compiled as one graph ({said(error)}): leave out --compile"
             ) from None
-    return found
-
-
-def _divided(graph: GraphModule, inputs: Sequence[Any], **more: Any) -> tuple[Any, Any]:
-    """Return the forward and the backward graph.
-
-    With inductor's seeds, the backward pass draws the masks of dropout again.
-    """
-    replace_random_passes(graph)
-    found: tuple[Any, Any] = min_cut_rematerialization_partition(
-        graph, inputs, compiler="inductor", **more
-    )
     return found
 
 
@@ -138,7 +125,6 @@ def _unwatched(tracker: Tracker | ShardedTracker) -> Iterator[None]:
         with (
             _disable_current_modes(),
             mode,
-            V.set_fake_mode(mode),  # replace_random_passes expects it
             # Only the innermost hooks are called.
             saved_tensors_hooks(lambda one: one, lambda one: one),
             # The copies of weights that are made while it traces belong to no step.
@@ -147,6 +133,11 @@ def _unwatched(tracker: Tracker | ShardedTracker) -> Iterator[None]:
             yield
     finally:
         modules.__enter__()
+
+
+def _alike(one: Tensor) -> Tensor:
+    made = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype)
+    return made.requires_grad_(one.requires_grad)
 
 
 def _layout(one: Tensor) -> tuple[Any, ...]:
