@@ -349,6 +349,9 @@ class Plan(Section, frozen=True, kw_only=True):
     """Bytes per GPU that each remedy saves, for the recommended or smallest row. Empty: unknown."""
     without_checkpointing: MemoryParts | None = None
     """Memory of the recommended row without checkpointing; None: it has none, or not known."""
+    without_compile: PlanRow | None = None
+    """The recommended row, or that of least memory if none fits, without torch.compile; None: the
+    plan does not compile."""
     schedule: Schedule | None = None
     candidates: tuple[Candidate, ...] = ()
     """What a search found for each number of GPUs, fastest first: no other one is as fast with as

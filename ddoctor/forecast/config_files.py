@@ -56,6 +56,8 @@ FUSED = (
     *("liger_fused_linear_cross_entropy", "use_liger_kernel", "enable_liger_kernel"),
     "cut_cross_entropy",
 )
+COMPILES = ("torch_compile", "compile.enable")
+BACKEND = ("dynamo_config.dynamo_backend", "dynamo_backend", "torch_compile_backend")
 RECOMPUTES = ("gradient_checkpointing", "fsdp_config.fsdp_activation_checkpointing")
 DTYPE = ("torch_dtype", "dtype", "model_init_kwargs.torch_dtype", "model_init_kwargs.dtype")
 BF16, FP16 = ("bf16", "bf16.enabled"), ("fp16", "fp16.enabled")
@@ -71,12 +73,12 @@ METHOD = ("rl", "stage")
 PACKING = ("sample_packing", "packing")
 VLLM = ("use_vllm", "trl.use_vllm")
 VLLM_SHARE = ("vllm_gpu_memory_utilization", "trl.vllm_gpu_memory_utilization")
-OF_SAMPLES = ("sequence", "checkpointing")
+OF_SAMPLES = ("sequence", "checkpointing", "compile")
 # They take memory, or save some, that no plan knows.
 BEYOND = (
     *(*METHOD, *VLLM, *PACKING),
     # torchtitan's converters are float8 and the like.
-    *("torch_compile", "compile.enable", "model.converters"),
+    "model.converters",
     *("parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree"),
     *("parallelism.context_parallel_degree", "parallelism.expert_parallel_degree"),
     *("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree"),
@@ -133,7 +135,7 @@ def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
                 "transformers, torchtitan, accelerate or DeepSpeed that has the model or the batch"
             )
         for option, value, place in options:
-            if getattr(wanted, option) is None and option not in {*values, *without}:
+            if getattr(wanted, option) in (None, False) and option not in {*values, *without}:
                 values[option] = value
                 settings.append(_as_option(place, option, value))
         planned = config.planned
@@ -158,7 +160,7 @@ def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
 
 
 def _as_option(place: Setting, option: str, value: object) -> Setting:
-    shown = str(getattr(value, "text", value))
+    shown = "" if value is True else str(getattr(value, "text", value))
     return msgspec.structs.replace(place, name=f"--{option.replace('_', '-')}", value=shown)
 
 
@@ -220,6 +222,7 @@ class _Config:
             ("attention", self._attention()),
             ("loss", self._loss()),
             ("checkpointing", self._checkpointing()),
+            ("compile", self._compiled()),
             ("precision", self._precision()),
             ("lora", self._lora()),
             ("quantize", self._quantized()),
@@ -263,6 +266,12 @@ class _Config:
         if self._of_llama_factory and self._on(("disable_gradient_checkpointing",)) is None:
             return "every", self._of_llama_factory
         return None
+
+    def _compiled(self) -> tuple[bool, Setting] | None:
+        # A backend alone also switches it on (transformers/training_args.py, accelerate).
+        backends = (one for one in self.every(BACKEND) if one.value.lower() not in OFF)
+        one = self._on(COMPILES) or next(backends, None)
+        return None if one is None else (True, one)
 
     @property
     def _of_llama_factory(self) -> Setting | None:

@@ -119,6 +119,10 @@ def _accelerate(plan: Plan, row: PlanRow, folder: Path) -> Iterator[str]:
     yield f"num_processes: {row.gpus}"
     if _by_deepspeed(row):
         yield from deepspeed_files.for_accelerate(row, folder)
+    if plan.without_compile is not None:
+        yield "dynamo_config:"
+        yield "  dynamo_backend: INDUCTOR"
+        yield "  dynamo_use_regional_compilation: true"
     if row.strategy.startswith("fsdp"):
         yield "fsdp_config:"
         yield from (f"  {name}: {_plain(value)}" for name, value in _fsdp(plan, row).items())
@@ -178,6 +182,8 @@ def _exported(plan: Plan, row: PlanRow, folder: Path) -> Iterator[str]:
         yield from (f"{name}={shlex.quote(value)}" for name, value in values.items())
         return
     yield f"ACCELERATE_MIXED_PRECISION={_mixed(plan)}"
+    if plan.without_compile is not None:
+        yield "ACCELERATE_DYNAMO_BACKEND=INDUCTOR ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=true"
     if row.strategy.startswith("fsdp"):
         # Rank 0 alone loads the weights, as by default.
         yield "ACCELERATE_USE_FSDP=true FSDP_CPU_RAM_EFFICIENT_LOADING=true"

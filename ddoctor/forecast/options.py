@@ -187,6 +187,14 @@ class PlanRequest:
             "default: none.",
         ),
     ] = None
+    compile: Annotated[
+        bool,
+        typer.Option(
+            "--compile",
+            help="torch.compile each block of --model or --workload by itself, as torchtitan and "
+            "accelerate's regional compilation do.",
+        ),
+    ] = False
     attention: Annotated[
         Attention | None,
         typer.Option(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ddoctor.errors import DoctorError
@@ -108,6 +109,7 @@ def plan(
         measured="" if measured is None else measured.words,
         links="" if work.step_seconds else timing.links(part, device, rows, measured),
         with_tf32=None if best is None else timing.with_tf32(part, device, way, best.step),
+        without_compile=_without_compile(part, forecast, device, work, way),
         schedule=(
             None if best is None else schedule(work, best.copies, best.accumulation, best.step)
         ),
@@ -180,28 +182,7 @@ def _rows(
     zero: Zero | None,
     only: ForecastRow | None,
 ) -> Iterator[PlanRow]:
-    def row(way: ForecastRow) -> PlanRow:
-        parts, host = forecast.parts(way), forecast.host(way)
-        # The allocator first frees its unused memory, which costs time.
-        fit: Fit = "tight" if parts.used <= device.memory else "too-much"
-        if forecast.doubt * parts.total <= device.memory:
-            fit = "fits"
-        kept = host * min(way.gpus, GPUS_PER_HOST)
-        if fit != "too-much" and work.host_memory is not None and kept > work.host_memory:
-            fit = "host-too-small"
-        return PlanRow(
-            strategy=way.strategy,
-            gpus=way.gpus,
-            parts=parts,
-            host=host,
-            nvme=forecast.nvme(way),
-            fit=fit,
-            accumulation=way.accumulation,
-            moment=forecast.moment(way),
-            step=None if work.step_seconds else timing.step(model, device, way, measured),
-            parallel=way.parallel,
-        )
-
+    row = partial(_row, model, forecast, device, work, measured)
     if only is not None:
         yield row(only)
         return
@@ -226,6 +207,52 @@ def _rows(
                 more = [row(replace(ways[-1], strategy=strategy)) for strategy in new]
                 found += more
                 yield from more
+
+
+def _row(
+    model: Model,
+    forecast: ClosedForm | Forecast | PipelineForecast,
+    device: PlannedGpu,
+    work: PlanRequest,
+    measured: MeasuredStep | None,
+    way: ForecastRow,
+) -> PlanRow:
+    parts, host = forecast.parts(way), forecast.host(way)
+    # The allocator first frees its unused memory, which costs time.
+    fit: Fit = "tight" if parts.used <= device.memory else "too-much"
+    if forecast.doubt * parts.total <= device.memory:
+        fit = "fits"
+    kept = host * min(way.gpus, GPUS_PER_HOST)
+    if fit != "too-much" and work.host_memory is not None and kept > work.host_memory:
+        fit = "host-too-small"
+    return PlanRow(
+        strategy=way.strategy,
+        gpus=way.gpus,
+        parts=parts,
+        host=host,
+        nvme=forecast.nvme(way),
+        fit=fit,
+        accumulation=way.accumulation,
+        moment=forecast.moment(way),
+        step=None if work.step_seconds else timing.step(model, device, way, measured),
+        parallel=way.parallel,
+    )
+
+
+def _without_compile(
+    model: Model,
+    forecast: Forecast | PipelineForecast | None,
+    device: PlannedGpu,
+    work: PlanRequest,
+    way: ForecastRow,
+) -> PlanRow | None:
+    """Return a row without torch.compile; None: it is without. A measured step is with it."""
+    eager = forecast.eager if forecast is not None else None
+    if eager is None:
+        return None
+    # Padded batches are shorter than those of the memory.
+    operators = None if work.measured or work.lengths else eager.work
+    return _row(replace(model, work=operators), eager, device, work, None, way)
 
 
 def _way(row: PlanRow) -> ForecastRow:

@@ -121,6 +121,8 @@ def _check(wanted: PlanRequest) -> None:
             f"and none above {LARGEST:g}"
         )
     in_numbers = wanted.model is None and wanted.workload is None
+    if wanted.compile and in_numbers:
+        raise DoctorError("--compile goes with --model or --workload: it runs their blocks")
     if wanted.attention is not None and wanted.model is None:
         raise DoctorError("--attention goes with --model: other models define it")
     if wanted.loss not in (None, "plain") and wanted.model is None:
@@ -249,6 +251,7 @@ def _read(
         samples=wanted.micro_batch or 1,
         length=length,
         checkpointing=wanted.checkpointing or "none",
+        compiled=wanted.compile,
         companions=companions(
             method,
             model,
@@ -271,8 +274,10 @@ def _read(
                 f"{error}, so only closed form can plan it: pass --params, or leave out --tp, "
                 "--pp, --cp and --ep"
             ) from None
-        if wanted.checkpointing not in (None, "none") or not method.plain:
-            without = "--checkpointing" if method.plain else "--method"
+        recomputes = wanted.checkpointing not in (None, "none")
+        if recomputes or wanted.compile or not method.plain:
+            without = "--checkpointing" if recomputes else "--compile"
+            without = without if method.plain else "--method"
             raise DoctorError(
                 f"{error}, so only closed form can plan it: leave out {without}, and pass "
                 "--activations"

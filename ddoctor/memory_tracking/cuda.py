@@ -11,7 +11,7 @@ that differ behave as in torch's CUDA build:
   input (aten/src/ATen/native/SoftMax.cpp; of bfloat16, too: measured with torch 2.11 on an H100);
 - autocast: some operators compute in fp32 (aten/src/ATen/autocast_mode.h, AT_FORALL_FP32).
 
-Not modelled: cuDNN workspaces, partial sums of reductions, and compiled kernels.
+Not modelled: cuDNN workspaces, partial sums of reductions.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
-from torch._functorch.partitioners import get_aten_target, get_default_op_list
+from torch._functorch.partitioners import get_default_op_list
 from torch.fx import Graph, GraphModule, Interpreter, Node
 
 from ddoctor.memory_tracking.counting import fused
@@ -47,7 +47,8 @@ class Kernels(Interpreter):
         finally:
             tracker.seen, tracker.work = True, work
         if work is not None and n in self._stored and not _is_view(n):
-            work.add(tracker.phase, fused([self.env[one] for one in self._reads[n]], made))
+            read = [self.env[one] for one in self._reads[n] if one in self._stored]
+            work.add(tracker.phase, fused(read, made))
         return made
 
 
@@ -67,7 +68,7 @@ def stored(graph: Graph) -> frozenset[Node]:
 
 
 def reads(graph: Graph, kept: frozenset[Node]) -> Mapping[Node, Iterable[Node]]:
-    """Return what each node reads from memory, if it computes what is not there again."""
+    """Return what each node reads: its inputs, and those of the inputs that are not in memory."""
     found: dict[Node, dict[Node, None]] = {}
     for node in graph.nodes:
         found[node] = {
@@ -88,7 +89,7 @@ def _last_uses(found: Mapping[Node, Iterable[Node]]) -> dict[Node, list[Node]]:
 
 def _fusible(node: Node) -> bool:
     # The partitioner's list lacks random numbers, since they are never drawn a second time.
-    return KINDS.is_fusible(node) or get_aten_target(node) is torch.ops.aten.rand
+    return KINDS.is_fusible(node) or _packet(node) is torch.ops.aten.rand
 
 
 def _is_view(node: Node) -> bool:
@@ -97,5 +98,9 @@ def _is_view(node: Node) -> bool:
 
 def _is_cat(node: Node) -> bool:
     """Whether it writes the values of its inputs, which then are nowhere else."""
-    return get_aten_target(node) is torch.ops.aten.cat
+    return _packet(node) is torch.ops.aten.cat
 
+
+def _packet(node: Node) -> Any:
+    """Return the operator of all overloads."""
+    return getattr(node.target, "overloadpacket", None)

@@ -46,6 +46,7 @@ NARROW = {
     "step": ("activations", "logits", "temporaries", "communication", "generation", "unused"),
     "CUDA": ("context",),
 }
+WITHOUT = "without compile"
 TAKEN = "← this"
 UNKNOWN = "?"
 MOST_DECIMALS = 9
@@ -69,7 +70,8 @@ def table(plan: Plan, *, narrow: int = 0) -> Grid:
     groups = NARROW if narrow else {head: (name,) for name, head in HEADS.items()}
     if narrow > 1:
         groups = {}
-    sizes = [dict(row.parts.named()) for row in plan.rows]
+    lines = _lines(plan)
+    sizes = [dict(row.parts.named()) for row in lines]
     columns = {
         head: [sum(parts[name] for name in names) for parts in sizes]
         for head, names in groups.items()
@@ -80,23 +82,23 @@ def table(plan: Plan, *, narrow: int = 0) -> Grid:
         columns.pop("CUDA", None)
         taken = TAKEN[0]
     columns = {head: column for head, column in columns.items() if any(column)}
-    columns["total"] = [row.parts.total for row in plan.rows]
+    columns["total"] = [row.parts.total for row in lines]
     if narrow < 2:
-        columns["free"] = [plan.device_memory - row.parts.total for row in plan.rows]
+        columns["free"] = [plan.device_memory - row.parts.total for row in lines]
     # Without room for it, the reason for the recommendation says so.
     if any(row.host for row in plan.rows) and not narrow:
-        columns["host"] = [row.host for row in plan.rows]
+        columns["host"] = [row.host for row in lines]
     if any(row.nvme for row in plan.rows) and not narrow:
-        columns["NVMe"] = [row.nvme for row in plan.rows]
+        columns["NVMe"] = [row.nvme for row in lines]
     rows = tuple(
         (
-            NAMES[row.strategy],
+            WITHOUT if row is plan.without_compile else NAMES[row.strategy],
             str(row.gpus),
             *(gib(column[place]) for column in columns.values()),
             *(_times(plan, row) if timed else ()),
             row.fit.replace("-", " ") + (f" {taken}" if place == plan.chosen else ""),
         )
-        for place, row in enumerate(plan.rows)
+        for place, row in enumerate(lines)
     )
     title = "GiB on each GPU"
     if "host" in columns:
@@ -111,6 +113,19 @@ def table(plan: Plan, *, narrow: int = 0) -> Grid:
     return Grid(title=title, head=head, rows=rows, chosen=plan.chosen)
 
 
+def _lines(plan: Plan) -> list[PlanRow]:
+    """Return the rows, and below the recommended one the same without torch.compile."""
+    found, other = [*plan.rows], plan.without_compile
+    if other is not None:
+        alike = (
+            place
+            for place, row in enumerate(found)
+            if (row.strategy, row.gpus) == (other.strategy, other.gpus)
+        )
+        found.insert(next(alike) + 1, other)
+    return found
+
+
 def _times(plan: Plan, row: PlanRow) -> tuple[str, str]:
     derived = row.step is not None and row.step.source == "by the measured step"
     mark = DERIVED if derived else ""
@@ -122,9 +137,10 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
     """Yield label and text of each line of the report's head."""
     for plan in evidence.all(Plan):
         for file in dict.fromkeys(one.file for one in plan.taken):
-            told = (f"{one.name} {one.value}" for one in plan.taken if one.file == file)
+            told = (f"{one.name} {one.value}".rstrip() for one in plan.taken if one.file == file)
             yield "from", f"{file}: {', '.join(told)}"
-        how = f"{plan.precision}, {plan.optimizer}{_checkpointed(plan.checkpointing)}"
+        compiled = ", each block compiled" if plan.without_compile is not None else ""
+        how = f"{plan.precision}, {plan.optimizer}{_checkpointed(plan.checkpointing)}{compiled}"
         samples = "" if plan.sequence is None else f", samples of {plan.sequence} tokens"
         yield "model", f"{plan.model}, {how}{samples}"
         yield from plan_method.lines(plan)
@@ -153,7 +169,8 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
         if not plan.activations_known:
             yield "not included", "activations (set --activations)"
         elif plan.way == "fake tensors":
-            yield "not included", "workspaces of cuDNN, sums of reductions, fusion by torch.compile"
+            fusion = ", fusion by torch.compile" if plan.without_compile is None else ""
+            yield "not included", f"workspaces of cuDNN, sums of reductions{fusion}"
 
 
 def _gpus(parallel: ModelParallel) -> str:
@@ -254,6 +271,7 @@ def _settings(plan: Plan) -> Iterator[tuple[str, str]]:
         "checkpointing": best.checkpointing,
     }
     words = " ".join(f"--{name} {value}" for name, value in options.items())
+    words += " --compile" if plan.without_compile is not None else ""
     yield "settings", f"{words}, {counted(best.accumulation, 'accumulation step')}"
     at = (
         f"at a global batch of {plan.global_batch}"

@@ -83,5 +83,7 @@ class Played:
     def most_samples(self, row: ForecastRow, memory: int) -> int:
         return 1
 
+    eager = None
+
     def without_checkpointing(self, row: ForecastRow) -> None:
         return None

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch._functorch.aot_autograd import aot_function
 from torch._functorch.partitioners import min_cut_rematerialization_partition
-from torch._inductor.decomposition import select_decomp_table
 from torch._guards import active_fake_mode
+from torch._inductor.decomposition import select_decomp_table
 from torch.autograd.graph import saved_tensors_hooks
 from torch.fx import GraphModule
 from torch.utils._python_dispatch import _disable_current_modes
@@ -88,9 +88,9 @@ def _traced(
     tracker: Tracker | ShardedTracker,
     name: str,
 ) -> Compiled:
-    def kernels(graph: GraphModule, _: Any) -> Callable[[list[Any]], Any]:
+    def kernels(gm: GraphModule, example_inputs: Any) -> Callable[[list[Any]], Any]:
         def run(values: list[Any]) -> Any:
-            return Kernels(graph, tracker).boxed_run(values)
+            return Kernels(gm, tracker).boxed_run(values)
 
         # Then AOTAutograd hands over its only references to the saved tensors.
         run._boxed_call = True  # type: ignore[attr-defined]
@@ -120,7 +120,7 @@ def _unwatched(tracker: Tracker | ShardedTracker) -> Iterator[None]:
     mode, modules = active_fake_mode(), tracker._mod_tracker
     dtype, enabled = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
     assert mode is not None
-    modules.__exit__(None, None, None)
+    modules.__exit__(None, None, None)  # type: ignore[no-untyped-call]
     try:
         with (
             _disable_current_modes(),
@@ -132,7 +132,7 @@ def _unwatched(tracker: Tracker | ShardedTracker) -> Iterator[None]:
         ):
             yield
     finally:
-        modules.__enter__()
+        modules.__enter__()  # type: ignore[no-untyped-call]
 
 
 def _alike(one: Tensor) -> Tensor:

@@ -197,6 +197,11 @@ class Forecast:
             return None
         return replace(self, checkpointing="none").parts(row)
 
+    @property
+    def eager(self) -> Forecast | None:
+        """Return the forecast without torch.compile; None: it is without."""
+        return replace(self, compiled=False) if self.compiled else None
+
     def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
         """Return the GPU bytes that each remedy saves."""
         others: dict[Remedy, Forecast] = {}

@@ -72,6 +72,12 @@ class PipelineForecast:
         """Return the memory without activation checkpointing; None: it is off."""
         return self._largest(row).without_checkpointing(row)
 
+    @property
+    def eager(self) -> PipelineForecast | None:
+        """Return the forecast without torch.compile; None: it is without."""
+        first, last = self.first.eager, self.last.eager
+        return PipelineForecast(first=first, last=last) if first and last else None
+
     def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
         """Return the GPU bytes that each remedy saves on the stage that needs most now."""
         return self._largest(row).gains(row)

@@ -160,10 +160,10 @@ def footprint(
     """Return the footprint of a step of a model whose forward pass returns its loss.
 
     ``autocast``: the computing dtype, if it differs from the weights'; ``sharding``: None if this
-    rank has the whole model; ``compiled``: whether each block is; ``accumulation``: micro-batches per optimizer step; ``in_flight``:
-    those whose activations a pipeline stage keeps at a time; ``kernels``: a context in which
-    operators keep and return what the device's kernels do; ``own``: bytes that a call of an
-    operator needs besides its outputs.
+    rank has the whole model; ``compiled``: whether torch.compile compiles each block;
+    ``accumulation``: micro-batches per optimizer step; ``in_flight``: those whose activations a
+    pipeline stage keeps at a time; ``kernels``: a context in which operators keep and return what
+    the device's kernels do; ``own``: bytes that a call of an operator needs besides its outputs.
 
     Raises:
         DoctorError: the forward pass returns no loss.
@@ -380,7 +380,8 @@ def _compile_blocks(model: nn.Module) -> Compiler:
 
     found = blocks(model)
     if not found:
-        raise DoctorError(f"--compile compiles blocks, and {type(model).__name__} has none in a row")
+        name = type(model).__name__
+        raise DoctorError(f"--compile compiles blocks, and {name} has no row of them")
     without_cache(model)  # a graph returns no cache
     compiler = Compiler()
     for block in found:
