@@ -78,7 +78,7 @@ OF_SAMPLES = ("sequence", "checkpointing", "compile")
 BEYOND = (
     *(*METHOD, *VLLM, *PACKING),
     # torchtitan's converters are float8 and the like.
-    "model.converters",
+    *(*COMPILES, "model.converters"),
     *("parallelism.tensor_parallel_degree", "parallelism.pipeline_parallel_degree"),
     *("parallelism.context_parallel_degree", "parallelism.expert_parallel_degree"),
     *("tensor_parallel_size", "context_parallel_size", "sequence_parallel_degree"),
@@ -138,7 +138,7 @@ def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
             if getattr(wanted, option) in (None, False) and option not in {*values, *without}:
                 values[option] = value
                 settings.append(_as_option(place, option, value))
-        planned = config.planned
+        planned = (*config.planned, *(() if "compile" in without else COMPILES))
         beyond += [
             one
             for one in config.every(BEYOND)

@@ -61,6 +61,12 @@ tensor_parallel_degree = 8
 mode = "selective"
 selective_ac_option = "op"
 """
+COMPILED = (
+    "torch_compile: true",
+    "torch_compile_backend: inductor",
+    "dynamo_config:\n  dynamo_backend: INDUCTOR",
+    "dynamo_backend: eager",
+)
 ACCELERATE = "mixed_precision: bf16\nnum_processes: 8\n"
 DEEPSPEED = """\
 {"train_micro_batch_size_per_gpu": 4, "fp16": {"enabled": true}, "bf16": {"enabled": false},
@@ -294,3 +300,32 @@ def test_compilation_and_float8_are_not_in_the_plan(tmp_path: Path) -> None:
     )
     _, taken = config_files.completed(PlanRequest(configs=[file], params="1B"))
     assert {one.name for one in taken.beyond} == {"compile.enable", "model.converters"}
+
+
+@pytest.mark.parametrize("text", COMPILED)
+def test_a_file_that_compiles(tmp_path: Path, text: str) -> None:
+    wanted, taken = read(tmp_path, TRL + text)
+    assert wanted.compile
+    assert ("--compile", "") in {(one.name, one.value) for one in taken.settings}
+    assert taken.beyond == ()
+
+
+def test_a_table_of_torchtitan_that_compiles(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(TORCHTITAN + "[compile]\nenable = true\n")
+    wanted, taken = config_files.completed(PlanRequest(configs=[path]))
+    assert wanted.compile
+    assert "compile.enable" not in {one.name for one in taken.beyond}
+
+
+@pytest.mark.parametrize(
+    "text", ["torch_compile: false", 'dynamo_config:\n  dynamo_backend: "NO"', "dynamo_backend: no"]
+)
+def test_a_file_that_does_not_compile(tmp_path: Path, text: str) -> None:
+    assert not read(tmp_path, TRL + text)[0].compile
+
+
+def test_a_plan_in_numbers_compiles_nothing(tmp_path: Path) -> None:
+    wanted, taken = read(tmp_path, TRL + "torch_compile: true", params="7B")
+    assert not wanted.compile
+    assert [one.name for one in taken.beyond] == ["torch_compile"]

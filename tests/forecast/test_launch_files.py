@@ -243,3 +243,13 @@ def test_a_review_of_them_says_nothing(
     evidence = Evidence([*review(command.split(), tmp_path), machine(8)])
     report = engine.examine(evidence, "doctor")
     assert (report.findings, report.crashed) == ((), ())
+
+
+def test_compiled_blocks_are_compiled_by_accelerate(tmp_path: Path) -> None:
+    plan = recommended("ddp")
+    assert "dynamo_config" not in settings(plan)
+    plan = msgspec.structs.replace(plan, without_compile=plan.rows[0])
+    write(tmp_path, plan)
+    read = load_config_from_file(str(tmp_path / ACCELERATE)).dynamo_config
+    assert read == {"dynamo_backend": "INDUCTOR", "dynamo_use_regional_compilation": True}
+    assert "ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION=true" in texts(plan)[SCRIPT]

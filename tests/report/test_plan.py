@@ -184,3 +184,19 @@ def test_what_nobody_knows_is_said() -> None:
     assert "--activations" in told["not included"]
     assert "recommended" not in told
     assert "steps" not in told
+
+
+def test_a_row_with_compile_and_one_without() -> None:
+    section = planned(80)
+    row = section.rows[1]
+    other = msgspec.structs.replace(row, parts=msgspec.structs.replace(row.parts, activations=0))
+    compiled = msgspec.structs.replace(section, chosen=1, without_compile=other)
+    rows = plans.table(compiled).rows
+    assert [one[0] for one in rows[:4]] == ["one GPU", "DDP", "without compile", "FSDP grad-op"]
+    assert rows[1][-1].endswith(plans.TAKEN)
+    assert rows[2][1] == rows[1][1]
+    assert rows[2][2:] != rows[1][2:]
+    told = dict(plans.seen(Evidence([compiled])))
+    assert "each block compiled" in told["model"]
+    exact = msgspec.structs.replace(compiled, way="fake tensors")
+    assert "compile" not in dict(plans.seen(Evidence([exact])))["not included"]
