@@ -288,6 +288,10 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
             ("--model", "x", "--gpu", "h100", "--attention", "flash", "--precision", "fp32"),
             "not fp32",
         ),
+        (
+            ("--params", "1B", "--gpu", "h100", "--compile"),
+            "--compile goes with --model or --workload",
+        ),
         (("--params", "1B", "--gpu", "h100", "--method", "dpo"), "--method dpo goes with --model"),
         (("--params", "1B", "--gpu", "h100", "--lengths", "x"), "--lengths goes with --model"),
         (("--model", "x", "--gpu", "h100", "--lengths", "/no/file"), "/no/file: No such file"),

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
@@ -12,11 +16,15 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+from ddoctor.commands.plan import PlanOptions
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.model.outcome import Outcome
 from ddoctor.forecast.model.step import Footprint
+from ddoctor.forecast.request import plan
 from ddoctor.memory_tracking.blocks import blocks
+from ddoctor.options import parse
+from ddoctor.report.plan import table
 from tests.forecast.on_cpu import footprint
 from tests.forecast.ways import HALF, SPREAD
 
@@ -257,3 +265,27 @@ def test_a_model_without_blocks_is_refused() -> None:
 
     with pytest.raises(DoctorError, match="Spiked has no row of them"):
         kept(Bare, compiled=True)
+
+
+@pytest.mark.ward
+def test_the_example_of_the_guide(tmp_path: Path) -> None:
+    transformers.LlamaConfig(
+        architectures=["LlamaForCausalLM"],
+        vocab_size=128_256,
+        hidden_size=2048,
+        intermediate_size=8192,
+        num_hidden_layers=16,
+        num_attention_heads=32,
+        num_key_value_heads=8,
+        max_position_embeddings=131_072,
+        tie_word_embeddings=True,
+    ).save_pretrained(tmp_path)
+    guide = (Path(__file__).parents[2] / "docs/guides/plan.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"^ddoctor plan (.* --compile .*)$", guide, re.MULTILINE)
+    options = parse(PlanOptions, shlex.split(command), "plan")
+    assert options is not None
+    grid = table(plan(replace(options, model=str(tmp_path))), narrow=1)
+    shown = re.findall(r"^```\n(  strategy .*?)```$", guide, re.DOTALL | re.MULTILINE)
+    (mine,) = (one for one in shown if "without compile" in one)
+    lines = [" ".join(line.split()) for line in mine.splitlines()]
+    assert lines == [" ".join(row).strip() for row in (grid.head, *grid.rows)]
