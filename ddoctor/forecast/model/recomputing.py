@@ -77,7 +77,7 @@ def recompute(model: nn.Module, which: Checkpointing, *, compiled: bool = False)
 def without_cache(model: nn.Module) -> None:
     """Switch off the cache of keys and values of a model of transformers.
 
-    A decoder has a config of its own.
+    A decoder has its own config.
     """
     for one in model.modules():
         if hasattr(getattr(one, "config", None), "use_cache"):
