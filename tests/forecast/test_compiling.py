@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from ddoctor.commands.plan import PlanOptions
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing
+from ddoctor.forecast.model import step
 from ddoctor.forecast.model.outcome import Outcome
 from ddoctor.forecast.model.step import Footprint
 from ddoctor.forecast.request import plan
@@ -79,12 +80,12 @@ class Net(nn.Module):
         return Outcome(x.float().mean())
 
 
-def llama() -> nn.Module:
+def llama(layers: int = BLOCKS) -> nn.Module:
     config = transformers.LlamaConfig(
         vocab_size=50,
         hidden_size=WIDTH,
         intermediate_size=3 * WIDTH,
-        num_hidden_layers=BLOCKS,
+        num_hidden_layers=layers,
         num_attention_heads=HEADS,
         num_key_value_heads=HEADS // 2,
         use_cache=False,
@@ -239,6 +240,17 @@ def test_equal_blocks_are_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "_traced", trace)
     kept(BUILDS["mlp"], compiled=True)
     assert trace.call_count == 1
+
+
+@pytest.mark.ward
+def test_a_deep_model_is_forecast_from_a_few_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = footprint(partial(llama, 18), batch, SGD, compiled=True)
+    assert found.repeats
+    monkeypatch.setattr(step, "_with_fewer_blocks", lambda *_: None)
+    whole = footprint(partial(llama, 18), batch, SGD, compiled=True)
+    assert not whole.repeats
+    assert (found.total, found.reserved) == (whole.total, whole.reserved)
+    assert found.work == whole.work
 
 
 def test_a_frozen_block_keeps_less() -> None:
