@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -119,6 +119,14 @@ class Spike(torch.autograd.Function):
         return gradients[0].clone()
 
 
+@pytest.fixture(autouse=True)
+def nothing_stays_compiled() -> Iterator[None]:
+    """Other tests ask torch whether anything was compiled in their process."""
+    yield
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+
+
 class Spiked(nn.Module):
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -141,7 +149,6 @@ def saved(
     build: Callable[[], nn.Module], backend: str = BACKEND, autocast: torch.dtype | None = None
 ) -> int:
     """Bytes that autograd really saves, without parameters, buffers and inputs."""
-    torch._dynamo.reset()
     model, samples = build().train(), batch()
     for block in blocks(model):
         block.compile(backend=backend)

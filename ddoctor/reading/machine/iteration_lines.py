@@ -27,16 +27,16 @@ PARTS = re.compile(
 # pytorch/examples, imagenet; timm, train.py: of one iteration, and the means since the epoch began.
 SINGLE = (
     re.compile(
-        rf"\[ {{0,9}}(?P<at>\d{{1,9}})/\d{{1,9}}.{{0,30}}?\bTime {{1,9}}(?P<whole>{SECONDS}) "
-        rf"\( {{0,9}}(?P<all>{SECONDS})\)\s{{1,9}}"
+        rf"\bTime {{1,9}}(?P<whole>{SECONDS}) \( {{0,9}}(?P<all>{SECONDS})\)\s{{1,9}}"
         rf"Data {{1,9}}(?P<loader>{SECONDS}) \( {{0,9}}(?P<all_loader>{SECONDS})\)"
     ),
     re.compile(
-        rf"\[ {{0,9}}(?P<at>\d{{1,9}})/\d{{1,9}}.{{0,90}}?\bTime: {{1,9}}(?P<whole>{SECONDS})s,"
-        rf".{{1,40}}?\( {{0,9}}(?P<all>{SECONDS})s,"
-        rf".{{1,60}}?Data: {{1,9}}(?P<loader>{SECONDS}) \( {{0,9}}(?P<all_loader>{SECONDS})\)"
+        rf"\bTime: {{1,9}}(?P<whole>{SECONDS})s,[^(]{{1,40}}\( {{0,9}}(?P<all>{SECONDS})s,"
+        rf"[^D]{{1,60}}Data: {{1,9}}(?P<loader>{SECONDS}) \( {{0,9}}(?P<all_loader>{SECONDS})\)"
     ),
 )
+AT = re.compile(r"\[ {0,9}(\d{1,9})/\d{1,9}")
+"""The number of the iteration, in the last such bracket before its time."""
 FORMS = (*((form, 5) for form in (*SMOOTHED, PARTS)), *((form, 1) for form in SINGLE))
 """With the iterations that a line stands for, at least."""
 EVALUATES = re.compile(r"(?i)\b(?:val|valid|validation|test|eval|evaluation)\b")
@@ -89,8 +89,8 @@ def _read(lines: Sequence[str]) -> Iterator[PrintedTimes]:
                 loaders.append(found["loader"])
                 wholes.append(found.get("whole") or found["loader"] + found.get("rest", 0.0))
                 count += each
-                if form in SINGLE:
-                    totals.add(int(found["at"]), found["all"], found["all_loader"])
+                if form in SINGLE and (places := AT.findall(line[: match.start()])):
+                    totals.add(int(places[-1]), found["all"], found["all_loader"])
                 break
     totals.close()
     tool = "the times in the log"
