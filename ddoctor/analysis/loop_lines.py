@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.steps import Lines
+from ddoctor.evidence.steps import HotLine, Lines
 
 COLLECTS = "collects garbage"
 OVERHEAD: Mapping[str, re.Pattern[str]] = {
@@ -26,6 +26,11 @@ OVERHEAD: Mapping[str, re.Pattern[str]] = {
 OF_NO_BATCH = (COLLECTS, "empties the allocator's cache", "logs")
 """What is no work on a batch, even in a line that reads it."""
 
+
+OF_LAYERS = re.compile(r"modules/\w+\.py:_?\w*forward\b")
+"""The innermost frame of a layer that computes (torch/nn/modules)."""
+# The other samples of such a line are in the activation functions between the layers.
+IN_LAYERS = 0.5
 
 # Collections come after so many new objects, wherever these are made: one line that has most of the
 # collections, and works besides, makes the objects.
@@ -52,3 +57,15 @@ def makes_garbage(lines: Lines, rank: int) -> tuple[str, int] | None:
 def does(line: Frame) -> str:
     """What such a line does; empty: it is none."""
     return next((told for told, sign in OVERHEAD.items() if sign.search(line.text)), "")
+
+
+def of_models(rows: Sequence[HotLine]) -> set[tuple[str, int]]:
+    """File and number of the lines in which a model computes that is not trained.
+
+    The work of a frozen teacher, say, belongs to the step, though no optimizer knows it.
+    """
+    at, in_layers = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for row in rows:
+        at[row.file, row.line] += row.samples
+        in_layers[row.file, row.line] += row.samples * bool(OF_LAYERS.match(row.inner))
+    return {line for line, samples in in_layers.items() if samples >= IN_LAYERS * at[line]}

@@ -75,8 +75,11 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
     for phase in (REST, COLLECTION):
         rows = lines.of(rank.place.rank, phase)
         whole = sum(row.samples for row in rows)
+        computing = loop_lines.of_models(rows)
         spent = stretches.lasting(stretches.means(rank.spent(phase)))
         for row in rows:
+            if (row.file, row.line) in computing:
+                continue
             own = (row.file, row.line) == makes
             asked = own or loop_lines.does(row.frame) == loop_lines.COLLECTS
             if phase == COLLECTION and not asked:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from math import ceil
 from statistics import fmean
 
-from ddoctor.analysis import endings, live_cost, live_time, pace
+from ddoctor.analysis import endings, live_cost, live_time, loop_lines, pace
 from ddoctor.analysis.describe import figure
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
@@ -45,9 +45,13 @@ def in_steps(steps: Steps, lines: Lines | None, findings: Sequence[Finding]) -> 
         return
     for phases in OUTSIDE_THE_MODEL:
         most = max(steps.ranks, key=lambda rank: rank.share(*phases))
+        met = lines.of(most.place.rank, *phases) if lines is not None else ()
         share = most.share(*phases)
+        if phases == ("rest",) and met:
+            models = loop_lines.of_models(met)
+            own = [one.samples for one in met if (one.file, one.line) not in models]
+            share *= sum(own) / sum(one.samples for one in met)
         if _uncovered(share, findings):
-            met = lines.of(most.place.rank, *phases) if lines is not None else ()
             at = f", often at {_line(met)}" if met else ""
             yield f"{_named(phases[0])} takes {share:.0%} of the step on rank {most.place.rank}{at}"
     computing = [rank.share(*COMPUTING) for rank in steps.ranks]

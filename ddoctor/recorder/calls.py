@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import checkpoint
 
-from ddoctor.recorder import collector
+from ddoctor.recorder import alive, collector
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.swaps import replaces
 from ddoctor.recorder.tape import CHECKPOINT, COUNT, FORWARD, REST, TO_DEVICE
@@ -24,6 +24,7 @@ PAGEABLE, PINNED = COUNT["pageable_bytes"], COUNT["pinned_bytes"]
 def install(timeline: Timeline) -> None:
     """Watch Python's collector, torch.save, autocast and torch.utils.checkpoint."""
     collector.install(timeline)
+    alive.install()
     time_saving(timeline, torch, ("save",))
     # Torch imports it, if it is installed.
     time_saving(timeline, sys.modules.get("numpy"), ("savez", "savez_compressed"))

@@ -6,7 +6,6 @@ alone costs nothing measurable.
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Iterable, Sequence
 from functools import wraps
@@ -19,7 +18,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
-from ddoctor.recorder import places, user_calls
+from ddoctor.recorder import alive, places, user_calls
 from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.fingerprints import of_tensors, random_numbers
 from ddoctor.recorder.harmless import harmless
@@ -29,7 +28,6 @@ from ddoctor.recorder.user_calls import Calls
 
 MOST_SHAPES = 64
 FIRST_INPUTS = 8
-UNDISTURBED_SECONDS = 10.0
 # A module that holds the model and is never called itself: look below it.
 PATIENCE_STEPS = 2
 WRAPPERS = ("DistributedDataParallel", "DataParallel", "FullyShardedDataParallel")
@@ -192,16 +190,8 @@ def trains(module: nn.Module) -> bool:
 
 def modules() -> list[nn.Module]:
     """All modules of the process."""
-    # The list of all objects must be gone before another thread goes on: a tuple that it is just
-    # building may have one owner only.
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(UNDISTURBED_SECONDS)
-    try:
-        found = [one for one in gc.get_objects() if issubclass(type(one), nn.Module)]
-        # Not those that are just being made.
-        return [one for one in found if "_modules" in one.__dict__]
-    finally:
-        sys.setswitchinterval(interval)
+    # Not those that are just being made.
+    return [one for one in alive.objects(nn.Module) if "_modules" in one.__dict__]
 
 
 def tensors_among(values: Iterable[Any]) -> list[torch.Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import gc
 import io
 import os
 import re
@@ -282,8 +281,12 @@ def with_names(message: str) -> str:
         return message
     rank, numbers = found[1], [int(number) for number in found[2].split()]
     parallel: Any = sys.modules.get("torch.nn.parallel")
-    kind = parallel.DistributedDataParallel if parallel is not None else ()
-    models: list[Any] = [one for one in gc.get_objects() if issubclass(type(one), kind)]
+    if parallel is None:
+        return message
+    # It imports torch, which may be missing.
+    from ddoctor.recorder import alive
+
+    models: list[Any] = alive.objects(parallel.DistributedDataParallel)
     if len(models) != 1:
         return message
     names = [

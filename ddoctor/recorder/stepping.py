@@ -6,7 +6,6 @@ pass: the first one after each batch, or each one where no DataLoader gives batc
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
@@ -24,6 +23,7 @@ from torch.optim.optimizer import (
 )
 from torch.utils.weak import WeakIdKeyDictionary
 
+from ddoctor.recorder import alive
 from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.swaps import replaces
@@ -152,7 +152,7 @@ class Stepping:
     @harmless
     def _without_optimizer(self) -> bool:
         if self._by_hand is None:
-            self._by_hand = not any(issubclass(type(one), Optimizer) for one in gc.get_objects())
+            self._by_hand = not alive.objects(Optimizer)
             if self._by_hand:
                 # Nothing but the hook of the pass itself counts these steps.
                 self._timeline.may_rest = False

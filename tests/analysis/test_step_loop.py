@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
+from ddoctor.analysis import unexplained
 from ddoctor.analysis.loop_work import Place
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.evidence.frames import Block, Frame, Origin
@@ -180,3 +182,14 @@ def test_what_does_not_last_on_all_ranks_is_none(first: Work, second: Work) -> N
 
 def test_too_few_steps() -> None:
     assert StepLoop.derive(steps(USUAL, USUAL, count=9), Lines(ranks=())).seconds(*Place) == 0
+
+
+@pytest.mark.parametrize(("inner", "works"), [("modules/conv.py:_conv_forward", False), ("", True)])
+def test_a_model_that_is_not_trained_is_part_of_the_step(inner: str, works: bool) -> None:
+    teacher = line("rest", 12, *at(15, "soft = teacher(image)"), after="loader")
+    between = msgspec.structs.replace(teacher, samples=9, inner="nn/functional.py:relu")
+    rows = (line("forward", 20, MODEL), msgspec.structs.replace(teacher, inner=inner), between)
+    met = Lines(ranks=tuple(RankLines(rank=rank, samples=41, lines=rows) for rank in (0, 1)))
+    section = steps(*[with_more("rest", 0.05)] * 2)
+    assert (StepLoop.derive(section, met).seconds(*Place) > 0.01) is works
+    assert bool([*unexplained.in_steps(section, met, ())]) is works

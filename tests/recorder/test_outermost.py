@@ -47,6 +47,9 @@ TRAIN = """
             id="DDP that stays in evaluation mode",
         ),
         pytest.param("model = Holder()", "model.inner", id="never called itself"),
+        pytest.param(
+            "import gc; model = Slow(4, 4); gc.freeze()", "model", id="hidden from Python"
+        ),
     ],
 )
 def test_the_time_of_the_forward_pass(record: Record, wrap: str, call: str) -> None:
