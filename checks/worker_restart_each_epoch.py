@@ -26,7 +26,6 @@ from ddoctor.analysis.loader_throughput import (
     LoaderThroughput,
     first_batch,
     of_batches,
-    restart,
 )
 from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
@@ -59,7 +58,7 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
         confidence=Confidence.CERTAIN if loader.batch_seconds else Confidence.LIKELY,
         because=(
             f"each epoch{of_batches(loader)} at {loader.name} starts {loader.num_workers} "
-            f"workers again: its first batch takes {pause:.3f} s, {restart(loader):.3f} s of it "
+            f"workers again: its first batch takes {pause:.3f} s, {worst.restart:.3f} s of it "
             f"to start them, {share:.0%} of the total time"
         ),
         evidence=(
@@ -74,7 +73,7 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
                 name="time to the first batch of an epoch",
                 value=round(pause, 3),
                 unit="s",
-                expected=round(pause - restart(loader), 3),
+                expected=round(pause - worst.restart, 3),
                 source="persistent workers",
             ),
         ),

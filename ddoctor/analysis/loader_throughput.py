@@ -47,6 +47,8 @@ class Feed:
     """The least wait in all stretches but the best one."""
     edges: float
     """Extra time of the first batches of epochs, as a mean over all steps."""
+    restart: float
+    """Of the first batch of an epoch, the time that starts workers."""
     restarts: float
     """The part of ``edges`` that starts workers."""
     in_main: float
@@ -142,16 +144,18 @@ def edge(loader: Loader) -> float:
     return max(0.0, first_batch(loader) - usual)
 
 
-def restart(loader: Loader) -> float:
+def _restart(loader: Loader, interval: float) -> float:
     """The seconds of the edge that start workers.
 
-    Persistent workers also need the rest, the time for a batch, until their queue holds one.
+    Persistent workers also need the rest, the time for a batch, until their queue holds one. Where
+    that is not known, as of spawned workers, they make one in ``interval`` for each of them: in
+    more time they would deliver fewer.
     """
     if not loader.num_workers or loader.persistent_workers:
         return 0.0
-    if loader.batch_seconds:
-        return max(0.0, edge(loader) - loader.batch_seconds)
-    return median(loader.starts[1:] or loader.starts or (0.0,))
+    started = median(loader.starts[1:] or loader.starts or (0.0,))
+    batch = loader.batch_seconds or loader.num_workers * interval
+    return max(started if not loader.batch_seconds else 0.0, edge(loader) - batch)
 
 
 def of_batches(loader: Loader) -> str:
@@ -166,6 +170,8 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
     seconds = rank.by_name.get("loader", (0.0,) * count)
     waits = _without_edges(seconds, loader)
     edges, extra = (sum(seconds) - sum(waits)) / count, edge(loader)
+    step = fmean(rank.seconds)
+    restart = _restart(loader, (step - edges) / per_step)
     # With too few workers, only every n-th step waits.
     each = stretches.means(waits, least=max(loader.num_workers, 1))
     loaded = 0.0 if loader.num_workers else loader.batch_cpu_seconds * per_step
@@ -174,13 +180,14 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
         rank=rank.place.rank,
         host=rank.place.host,
         loader=loader,
-        step=fmean(rank.seconds),
+        step=step,
         per_step=per_step,
         need=need / per_step,
         wait=median(each),
         least=stretches.lasting(each),
         edges=edges,
-        restarts=edges * restart(loader) / extra if extra else 0.0,
+        restart=restart,
+        restarts=edges * restart / extra if extra else 0.0,
         in_main=loader.collate_in_main * per_step,
         # A thread that waits for a GPU or a peer may spin, and then less in a shorter step.
         main_cpu=min(max(cpu, 0.0), need),
