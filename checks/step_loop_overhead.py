@@ -8,8 +8,8 @@ kernels, if the host takes longer to launch one than the device to run it.
 Symptoms: GPUs are busy half of the time though the data is there; a profile shows gaps between the
 steps; the same loop without its extras is faster.
 
-To fix it, do this work in one step of a hundred, and switch debug modes off. ``torch.compile``, a
-fused optimizer or a larger batch makes kernels fewer and larger.
+To fix it, do this work, and that of hooks, in one step of a hundred, and switch debug modes off.
+``torch.compile``, a fused optimizer or a larger batch makes kernels fewer and larger.
 """
 
 # Above 150 lines: recorded steps, a live run, the source, and the two ways in which a GPU idles.
@@ -40,6 +40,7 @@ EXPLAINS = ("scaling-efficiency-low",)
 # Lines with less than half of the samples do not explain most of the time.
 MOST = 0.5
 FEW = 3
+BESIDE = (Place.EARLIER, Place.LATER, Place.HOOK)
 # Both ways: to the GPU, and back by ``tensor.cpu()``.
 COPIES = ("aten::to", "aten::_to_copy", "aten::copy_")
 # CUPTI and the annotations of torch cost a few microseconds at each launch, which is about what a
@@ -93,18 +94,18 @@ ON_RANK_0 = re.compile(
 
 
 def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
-    known = loop.seconds(Place.EARLIER, Place.LATER)
+    known = loop.seconds(*BESIDE)
     every = known + loop.seconds(Place.WITHIN, Place.UNKNOWN)
     if not every or every < SLOWER_BY * loop.step:
         return
     sure = known >= MOST * every
-    places = (Place.EARLIER, Place.LATER) if sure else (Place.WITHIN, Place.UNKNOWN)
+    places = BESIDE if sure else (Place.WITHIN, Place.UNKNOWN)
     named = loop.lines(*places)[:FEW]
     if not named:
         return
     seconds = known if sure else every
     share = seconds / loop.step
-    does = any(line.does for line in named)
+    does = any(line.does not in ("", loop_lines.IN_A_HOOK) for line in named)
     yield Finding(
         severity=Severity.WARNING if sure and (does or share >= live_cost.SURE) else Severity.NOTE,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
@@ -436,7 +437,7 @@ def _seldom(line: LoopLine, share: float) -> Fix:
         summary = "leave collection to Python, or collect every 1000 steps on all ranks"
     elif line.does == "empties the allocator's cache":
         summary = "remove it: torch reuses its cache, and must otherwise allocate again"
-    elif line.does:
+    elif line.does not in ("", loop_lines.IN_A_HOOK):
         summary = "do it in one step of a hundred, and read values back only there"
     else:
         summary = "if not each step needs this, do it in one step of a hundred"

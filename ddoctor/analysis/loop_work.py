@@ -38,6 +38,8 @@ class Place(Enum):
     """In the line that calls the model, or between the model and the optimizer."""
     LATER = auto()
     """After the optimizer."""
+    HOOK = auto()
+    """In a hook of a gradient."""
     UNKNOWN = auto()
     """In no loop with them, or its place is not clear."""
 

@@ -88,7 +88,11 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
             activity = _activity(row)
             if own:
                 activity = replace(activity, name=REST)
-            place, line = loop_work.told(activity, steps, row.after)
+            place, line = (
+                (Place.HOOK, LoopLine(row.frame, loop_lines.IN_A_HOOK))
+                if row.hook
+                else loop_work.told(activity, steps, row.after)
+            )
             seconds[place] += spent * row.samples / whole
             met.setdefault(place, Counter())[line] += row.samples
     return RankLoop(place=rank.place, seconds=seconds, lines=met)

@@ -16,7 +16,16 @@ from msgspec.structs import replace
 from torch.optim.optimizer import Optimizer
 
 from ddoctor.evidence.loading import CurvePoint
-from ddoctor.recorder import calls, facts, isolation, loader_facts, recorded, trial, user_calls
+from ddoctor.recorder import (
+    calls,
+    facts,
+    hooks,
+    isolation,
+    loader_facts,
+    recorded,
+    trial,
+    user_calls,
+)
 from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.collectives import CollectiveWatch
 from ddoctor.recorder.device_clock import DeviceClock
@@ -88,6 +97,7 @@ class Recorder:
         self._collectives.install()
         self._loaders.install()
         calls.install(self._timeline)
+        hooks.install(self._timeline)
         self._stepping.at_optimizer.append(self._at_optimizer)
         self._stepping.at_passes.append(self._at_optimizer)
         self._stepping.at_step += self._settle, self._inspection.step

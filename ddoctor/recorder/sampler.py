@@ -12,7 +12,7 @@ from types import CodeType, FrameType
 
 from ddoctor.evidence.steps import HotLine
 from ddoctor.proc.memory import held, malloc_free
-from ddoctor.recorder import places, tape, user_calls
+from ddoctor.recorder import hooks, places, tape, user_calls
 from ddoctor.recorder.timeline import Timeline
 from ddoctor.recorder.user_calls import Calls
 
@@ -39,8 +39,8 @@ class Sampler:
     def __init__(self, timeline: Timeline, write: Callable[[], None]) -> None:
         self._timeline = timeline
         self._write = write
-        self._numbers: dict[tuple[CodeType, int, CodeType, Calls], int] = {}
-        """Code, line, innermost code and calls of each place, numbered from 0."""
+        self._numbers: dict[tuple[CodeType, int, CodeType, bool, Calls], int] = {}
+        """Code, line, innermost code, whether in a hook, and calls of each place, from 0 on."""
         self.samples: list[tuple[float, int, int, int]] = []
         """Time, phase, the phase before it and place of each sample."""
         self.memory: list[tuple[float, int, float, float, float | None]] = []
@@ -76,16 +76,17 @@ class Sampler:
                 function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
                 text=user_calls.text(code, line),
                 inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
+                hook=hook,
                 calls=tuple(user_calls.frame(*call) for call in calls),
                 within=tuple(block for call in calls for block in user_calls.blocks(*call)),
                 origins=user_calls.origins(calls) if number in in_a_pass else (),
             )
-            for number, (code, line, inner, calls) in enumerate(list(self._numbers))
+            for number, (code, line, inner, hook, calls) in enumerate(list(self._numbers))
         )
 
     def ways(self) -> Iterator[Calls]:
         """The user's calls of each sampled place."""
-        for _, _, _, calls in list(self._numbers):
+        for *_, calls in list(self._numbers):
             yield calls
 
     def _run(self) -> None:
@@ -127,7 +128,12 @@ class Sampler:
         user = places.caller(frame)
         if frame is None or user is None:
             return
-        key = (user.f_code, user.f_lineno or 0, _outer_library(frame, user), user_calls.calls(user))
+        hook = phase == tape.REST and tape.BACKWARD in timeline.open
+        if hook and not hooks.lead_to(user):
+            # It waited for the interpreter until the hook had ended.
+            return
+        inner = _outer_library(frame, user)
+        key = (user.f_code, user.f_lineno or 0, inner, hook, user_calls.calls(user))
         number = self._numbers.get(key)
         if number is None:
             if len(self._numbers) >= MOST_PLACES:

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.live import LiveLook
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.analysis.test_live_loop import at, rank
@@ -39,6 +41,53 @@ def test_what_the_loop_does_beside(findings: Findings, text: str, does: str) -> 
     assert finding.fixes[0].paste.endswith(text)
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(0.03 / 0.135, abs=0.03)
+
+
+def hooked(met: Mapping[tuple[str, int, str], int]) -> Lines:
+    """Lines of two ranks, those of the rest in hooks."""
+    found = lines(met, met)
+    return replace(
+        found,
+        ranks=tuple(
+            replace(
+                one, lines=tuple(replace(line, hook=line.phase == "rest") for line in one.lines)
+            )
+            for one in found.ranks
+        ),
+    )
+
+
+HOOK = ("rest", 31, "seen[name] = Counter(grad.flatten().tolist())")
+
+
+def test_a_hook_of_a_gradient(findings: Findings) -> None:
+    section = steps(*[with_more("rest", 0.04)] * 2, noise=0.05)
+    (finding,) = findings(CAUSE, section, hooked({FORWARD: 30, HOOK: 12}))
+    assert finding.severity is Severity.WARNING
+    assert "train.py:31" in finding.because
+    assert "(in a hook of a gradient)" in finding.because
+    assert finding.fixes[0].summary.startswith("if not each step needs this")
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.04 / 0.145, abs=0.03)
+
+
+def test_what_each_step_may_need_is_a_note_while_it_costs_less(findings: Findings) -> None:
+    section = steps(*[with_more("rest", 0.015)] * 2, noise=0.05)
+    (finding,) = findings(CAUSE, section, hooked({FORWARD: 30, HOOK: 12}))
+    assert finding.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize("more", [0.0, 0.004])
+def test_quiet_about_a_cheap_hook(findings: Findings, more: float) -> None:
+    section = steps(*[with_more("rest", more)] * 2, noise=0.05)
+    assert findings(CAUSE, section, hooked({FORWARD: 30, HOOK: 2})) == ()
+
+
+def test_quiet_about_a_hook_of_one_rank(findings: Findings) -> None:
+    one = hooked({FORWARD: 30, HOOK: 12}).ranks[0]
+    other = lines({FORWARD: 30}, {FORWARD: 30}).ranks[1]
+    section = steps(with_more("rest", 0.04), USUAL, noise=0.05)
+    assert findings(CAUSE, section, Lines(ranks=(one, other))) == ()
 
 
 @pytest.mark.parametrize(

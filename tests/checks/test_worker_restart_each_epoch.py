@@ -130,15 +130,15 @@ def test_without_the_time_for_a_batch_the_start_itself_counts(findings: Findings
 
 
 def test_spawned_workers_import_for_longer_than_a_batch_can_take(findings: Findings) -> None:
-    begun = {"starts": (0.02,) * 4, "first_waits": (2.0, 1.98, 1.98, 1.98)}
-    (finding,) = findings(CAUSE, steps(2.0, ranks=1), loading(loader(collated=0, **begun)))
+    one = loader(collated=0, starts=(0.02,) * 4, first_waits=(2.0, 1.98, 1.98, 1.98))
+    (finding,) = findings(CAUSE, steps(2.0, ranks=1), loading(one))
     # Four workers deliver a batch every 0.041 s: one takes 0.164 s at most.
     assert "2.000 s, 1.835 s of it to start them" in finding.because
 
 
 def test_quiet_where_the_first_batch_may_be_all_of_the_wait(findings: Findings) -> None:
-    begun = {"starts": (0.02,) * 4, "first_waits": (0.2, 0.16, 0.16, 0.16)}
-    assert findings(CAUSE, steps(0.18, ranks=1), loading(loader(collated=0, **begun))) == ()
+    one = loader(collated=0, starts=(0.02,) * 4, first_waits=(0.2, 0.16, 0.16, 0.16))
+    assert findings(CAUSE, steps(0.18, ranks=1), loading(one)) == ()
 
 
 def test_trainer_has_its_own_words(findings: Findings) -> None:
