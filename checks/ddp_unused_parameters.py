@@ -170,6 +170,7 @@ def left_out_for_good(wrapping: Wrapping) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.NOTE,
             confidence=Confidence.LIKELY,
+            title="Some parameters get no gradient, and DDP searches for them in each step",
             because=(
                 f"{_names(never.unused)} got no gradient on any rank in {never.inspected_steps} "
                 "inspected steps; find_unused_parameters=True tolerates them, but DDP then "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import suppress
 from math import isfinite
 from statistics import median
@@ -38,11 +38,16 @@ def wrappers(outermost: Outermost, inspection: Inspection, *, checksum: bool) ->
     for root in list(outermost.roots.values()):
         inner = [one for one in root.modules() if isinstance(one, DistributedDataParallel)]
         model = inner[0] if inner else None
-        yield _wrapper(model or root, inspection, wrapped.index(model) if model else None, checksum)
+        number = wrapped.index(model) if model else None
+        yield _wrapper(model or root, inspection, outermost.updated(), number, checksum)
 
 
 def _wrapper(
-    model: nn.Module, inspection: Inspection, number: int | None, checksum: bool
+    model: nn.Module,
+    inspection: Inspection,
+    updated: Set[int],
+    number: int | None,
+    checksum: bool,
 ) -> Wrapper:
     parameters = list(model.parameters())
     buffers = list(model.buffers())
@@ -51,7 +56,8 @@ def _wrapper(
     modules = list(bare.modules())
     units = fsdp_units(modules)
     kind = "ddp" if ddp is not None else max(units, default="none")
-    never, sometimes = inspection.unused(number) if number is not None else ((), ())
+    none: tuple[str, ...] = ()
+    never, sometimes = (none, none) if number is None else inspection.unused(number, updated)
     sums, scales = _checksum(parameters) if checksum and not kind.startswith("fsdp") else ((), ())
     logged = ddp._get_ddp_logging_data() if ddp is not None else {}
     sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from math import ceil
 from time import perf_counter
 from typing import Any
@@ -75,12 +75,17 @@ class Inspection:
             handle.remove()
         self._handles = []
 
-    def unused(self, model: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Parameters of a model that never got a gradient, and those that sometimes did."""
-        mine = [(name, self._used[one]) for one, (of, name) in self._names.items() if of == model]
-        never = tuple(name for name, used in mine if used == 0 and self.steps)
-        sometimes = tuple(name for name, used in mine if 0 < used < self.steps)
-        return never, sometimes
+    def unused(self, model: int, updated: Set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Parameters of a model that never got a gradient, and those that sometimes did.
+
+        ``updated``: those that were updated, in steps that were not inspected.
+        """
+        never, sometimes = list[str](), list[str]()
+        for one, (of, name) in self._names.items():
+            used = self._used[one]
+            if of == model and used < self.steps:
+                (sometimes if used or one in updated else never).append(name)
+        return tuple(never), tuple(sometimes)
 
     _cost = 0.0
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from functools import wraps
 from threading import get_ident
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import nn
@@ -49,6 +50,7 @@ class Outermost:
         """The modules whose calls are timed."""
         self._classes: set[type] = set()
         self._parameters: set[int] = set()
+        self._optimizers: dict[int, ref[Optimizer]] = {}
         self.inputs: list[str] = []
         """Fingerprints of the first inputs of the models, in training."""
         self.random = True
@@ -65,6 +67,7 @@ class Outermost:
             trained = (one for module in every for one in module.parameters(recurse=False))
             self._parameters |= {id(one) for one in trained if one.requires_grad}
         else:
+            self._optimizers[id(optimizer)] = ref(optimizer)
             groups = optimizer.param_groups
             self._parameters |= {id(one) for group in groups for one in group["params"]}
         inner = {id(child) for one in every for child in one._modules.values()}
@@ -87,6 +90,11 @@ class Outermost:
     def training(self) -> bool | None:
         """Whether the models are in training mode; None: no model yet."""
         return next((trains(one) for one in self.roots.values()), None)
+
+    def updated(self) -> set[int]:
+        """The parameters with a state in an optimizer: each has had a gradient."""
+        found = (one() for one in list(self._optimizers.values()))
+        return {id(tensor) for one in found if one is not None for tensor in list(one.state)}
 
     def wrapped(self) -> list[DistributedDataParallel]:
         """The models in DDP."""

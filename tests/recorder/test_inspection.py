@@ -119,3 +119,30 @@ def test_a_model_that_comes_later_is_not_unused(record: Record) -> None:
     for wrapper in ran.known.wrappers:
         assert wrapper.inspected_steps >= 3
         assert (wrapper.unused, wrapper.sometimes_unused) == ((), ())
+
+
+ROUTED = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+class Routed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.usual, self.rare, self.never = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+    def forward(self, x, rare):
+        return (self.rare if rare else self.usual)(x)
+model = DDP(Routed(), find_unused_parameters=True)
+optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+for step in range(50):
+    model(torch.randn(8, 4), 20 <= step < 25).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_what_was_updated_has_had_a_gradient_in_another_step(record: Record) -> None:
+    (wrapper,) = record(ROUTED, stop_at=45).known.wrappers
+    assert wrapper.unused == ("never.weight", "never.bias")
+    assert set(wrapper.sometimes_unused) >= {"rare.weight", "rare.bias"}
