@@ -371,6 +371,9 @@ def _less(collate: str, loader: str) -> Fix:
         )
     return computed_once(
         f"do less in {collate}: move work to the items, or to a run before the training",
-        f"what {collate} does to each item (tokenising, decoding)",
-        f"\nDataLoader(…, collate_fn=torch.utils.data.default_collate)  # {loader}".rstrip(" #"),
+        f"prepare() is what {collate} does to each item (tokenising, decoding)",
+        item="prepare(dataset[index])",
+        more=f"\nDataLoader(…, collate_fn=torch.utils.data.default_collate)  # {loader}".rstrip(
+            " #"
+        ),
     )

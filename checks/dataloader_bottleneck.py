@@ -39,6 +39,7 @@ from ddoctor.analysis.loader_workers import (
     Advice,
     advise,
     computed_once,
+    streamed_once,
     worker_fix,
 )
 from ddoctor.analysis.loop_work import Place
@@ -501,14 +502,18 @@ def _fixes(
         )
     if advice.enough or worst.ample:
         return
-    if loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds:
+    if advice.cpus is None and loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds:
         yield Fix(
             summary="read from a faster disk: more workers alone are not enough",
             paste="rsync -a FOLDER_OF_THE_DATA/ /var/tmp/data/  # on each host, before the run",
             caution="point the dataset there; watch the disk meanwhile: iostat -x 5",
         )
     else:
-        yield computed_once(
-            "compute the items once before the run: more workers alone are not enough",
-            f"what {loader.dataset}.__getitem__ computes again in every epoch",
+        summary = "compute the items once before the run: more workers alone are not enough"
+        yield (
+            streamed_once(summary, loader.dataset)
+            if loader.kind == "iterable"
+            else computed_once(
+                summary, f"what {loader.dataset}.__getitem__ computes again in every epoch"
+            )
         )

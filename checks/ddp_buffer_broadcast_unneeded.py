@@ -42,6 +42,8 @@ def costly(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> Iterator[
         if share < NOTE_SHARE:
             continue
         kinds = f", including {model.batch_norms} batch norms" if model.batch_norms else ""
+        if model.largest_buffer and not model.batch_norms:
+            kinds = f", the largest one is {model.largest_buffer.removeprefix('module.')}"
         if model.batch_norms > model.sync_batch_norms:
             caution = (
                 "each rank then keeps separate running statistics, used in evaluation only; those "
@@ -55,7 +57,7 @@ def costly(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> Iterator[
             severity=Severity.WARNING if share >= WARNING_SHARE else Severity.NOTE,
             confidence=Confidence.LIKELY,
             because=(
-                f"DDP broadcasts {model.buffers} buffers of {model.name} "
+                f"DDP broadcasts {model.buffers} buffer{'s' * (model.buffers > 1)} of {model.name} "
                 f"({model.buffer_bytes / MIB:.2g} MiB{kinds}) before each forward pass, which "
                 f"takes {1e3 * seconds:.2f} ms, {share:.1%} of the step"
             ),

@@ -120,9 +120,9 @@ def _judged(finding: Finding, arms: ControlArms | None, trials: Trials | None) -
         elif tried.gained:
             helped.append(_verified(fix, tried))
         else:
-            failed.append(
-                replace(fix, caution="; ".join(filter(None, (_no_gain(tried), fix.caution))))
-            )
+            caution = "; ".join(filter(None, (_no_gain(tried), fix.caution)))
+            # What was expected has not come.
+            failed.append(replace(fix, caution=caution, expected_gain=""))
     yield from (*helped, *open_, *failed)
 
 
@@ -147,7 +147,7 @@ def _no_gain(tried: ControlArm | Trial) -> str:
         before = f"{tried.before:.3g} s/step" if tried.before is not None else "no figure"
     if failed:
         return f"tried here, and it did not work: {failed}"
-    return f"tried here, no gain: {before} without it, {tried.after:.3g} with it"
+    return f"tried here, no clear gain: {before} without it, {tried.after:.3g} with it"
 
 
 def _failure(turns: Sequence[ArmTurn | TrialTurn]) -> str:

@@ -128,17 +128,31 @@ def start_workers_with(context: str) -> Fix:
     )
 
 
-def computed_once(summary: str, what: str, more: str = "") -> Fix:
-    """The fix that saves the items of a dataset before the run; ``more`` follows in the script."""
+def computed_once(summary: str, what: str, item: str = "dataset[index]", more: str = "") -> Fix:
+    """The fix that saves items of a dataset before the run; ``more`` follows in the script."""
     return Fix.python(
         summary=summary,
         paste=(
             f"# once: {what}\n"
-            'torch.save([dataset[index] for index in range(len(dataset))], "items.pt")\n'
+            f'torch.save([{item} for index in range(len(dataset))], "items.pt")\n'
             "# in the training script, instead of that dataset\n"
             f'dataset = torch.load("items.pt", mmap=True){more}'
         ),
         caution="random augmentation must stay in __getitem__; the file must fit on a local disk",
+    )
+
+
+def streamed_once(summary: str, dataset: str) -> Fix:
+    """The same for a dataset that is a stream."""
+    return Fix.python(
+        summary=summary,
+        paste=(
+            f"# once, for each file: what {dataset}.__iter__ computes again in every epoch\n"
+            'torch.save(items, f"{file}.pt")\n'
+            f"# in {dataset}.__iter__\n"
+            'items = torch.load(f"{file}.pt", mmap=True)'
+        ),
+        caution="random augmentation must stay in __iter__; the files must fit on a local disk",
     )
 
 
@@ -173,11 +187,10 @@ def _rate(rates: dict[int, float], workers: int, batch: float) -> float:
 def _floor(feed: Feed, feeds: Sequence[Feed], use: RankUse | None) -> tuple[float, float]:
     """The least seconds between two batches that the CPUs allow, and the number of CPUs.
 
-    Both are 0 if the workers mostly wait for something else.
+    Both are 0 if the CPUs are not known.
     """
-    loader = feed.loader
     mine = next((one for one in use.hosts if one.rank == feed.rank), None) if use else None
-    if mine is None or use is None or loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds:
+    if mine is None or use is None:
         return 0.0, 0.0
     local = [one for one in use.hosts if one.host == mine.host]
     affinity = set(mine.affinity)

@@ -27,6 +27,8 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """Number of buffers."""
     buffer_bytes: int = 0
     """Bytes of all buffers."""
+    largest_buffer: str = ""
+    """Name of the buffer with most bytes; empty: there is none."""
     batch_norms: int = 0
     """Modules with batch statistics in their buffers."""
     sync_batch_norms: int = 0

@@ -50,7 +50,7 @@ def _wrapper(
     checksum: bool,
 ) -> Wrapper:
     parameters = list(model.parameters())
-    buffers = list(model.buffers())
+    buffers = dict(model.named_buffers())
     ddp: Any = model if isinstance(model, DistributedDataParallel) else None
     bare = model.module if isinstance(model, DistributedDataParallel) else model
     modules = list(bare.modules())
@@ -73,7 +73,8 @@ def _wrapper(
             one.numel() * one.element_size() for one in parameters if one.requires_grad
         ),
         buffers=len(buffers),
-        buffer_bytes=sum(one.numel() * one.element_size() for one in buffers),
+        buffer_bytes=sum(one.nbytes for one in buffers.values()),
+        largest_buffer=max(buffers, key=lambda name: buffers[name].nbytes, default=""),
         batch_norms=sum(isinstance(one, _BatchNorm) for one in modules),
         sync_batch_norms=sum(isinstance(one, nn.SyncBatchNorm) for one in modules),
         units=len(units),

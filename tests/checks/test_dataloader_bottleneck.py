@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ddoctor import check_catalog, engine
 from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve, Loading
@@ -211,8 +212,17 @@ def test_where_the_cpus_are_used_up_no_worker_helps(findings: Findings) -> None:
     assert "items.pt" in fix.paste
 
 
+def test_where_the_cpus_are_used_up_workers_seem_to_wait(findings: Findings) -> None:
+    """They then wait for a CPU, which no disk gives."""
+    half = 0.024 * COUNT
+    section = loading(*(loader(rank, workers=1, fetch_cpu_seconds=half) for rank in (0, 1)))
+    (finding,) = findings(CAUSE, loaded(0.03, 0.03, cpu=0.028), section, hosts((0, 1), (0, 1)))
+    assert "would need" in finding.because
+    assert finding.fixes[-1].paste.count("items.pt") == 2
+
+
 def test_work_that_waits_needs_no_cpus(findings: Findings) -> None:
-    steps = loaded(0.06, 0.06, cpu=0.02)
+    steps = loaded(0.06, 0.06, cpu=0.01)
     (finding,) = findings(CAUSE, steps, loading(loader(0), loader(1)), hosts((0,), (0,)))
     assert finding.fixes[0].settings == ("loader.num_workers=3",)
 
@@ -222,6 +232,13 @@ def test_what_the_workers_cost_is_told(findings: Findings) -> None:
     (finding,) = findings(CAUSE, loaded(0.06, 0.06), section)
     assert "6 workers on a host take about 3 GiB" in finding.fixes[0].caution
     assert "12 MiB of batches in /dev/shm" in finding.fixes[0].caution
+
+
+def test_a_stream_has_no_items_by_number(findings: Findings) -> None:
+    section = loading(*(replace(computing(rank), kind="iterable") for rank in (0, 1)))
+    (finding,) = findings(CAUSE, loaded(0.06, 0.06, cpu=0.08), section, hosts((0,), (1,)))
+    assert "in Pictures.__iter__" in finding.fixes[-1].paste
+    assert "len(" not in finding.fixes[-1].paste
 
 
 def test_a_stream_must_be_shared_out_among_workers(findings: Findings) -> None:

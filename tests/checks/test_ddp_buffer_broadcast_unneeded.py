@@ -27,6 +27,7 @@ def wrapper(rank: int, milliseconds: float = 5.0, **options: object) -> Wrapper:
         "kind": "ddp",
         "buffers": 159,
         "buffer_bytes": 200_000,
+        "largest_buffer": "module.vectors",
         "batch_norms": 53,
         "broadcast_buffers": True,
         "buffer_broadcast_seconds": (milliseconds / 1e3,) * 20,
@@ -103,3 +104,10 @@ def test_quiet_where_it_is_off_or_cheap_or_unknown(
 
 def test_quiet_on_one_rank_alone(findings: Findings) -> None:
     assert findings(CAUSE, Wrapping(wrappers=(wrapper(0),)), STEPS) == ()
+
+
+def test_the_largest_buffer_is_named(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, both(buffers=1, batch_norms=0), STEPS)
+    assert "1 buffer of ResNet (0.19 MiB, the largest one is vectors)" in finding.because
+    (finding,) = findings(CAUSE, both(), STEPS)
+    assert "vectors" not in finding.because
