@@ -118,6 +118,9 @@ class RankEnding(Part, frozen=True, kw_only=True):
     def echoes(self) -> bool:
         """Whether its failure only reports that another rank is gone or lags."""
         told = not self.exception or self.exception in OF_TORCH
+        if self.exit_code == -signal.SIGKILL:
+            # It says nothing any more: what is printed is of its workers, whose pipes break then.
+            return False
         return self.fell and told and bool(ECHO.search(f"{self.message} {self.printed}"))
 
     @property

@@ -87,5 +87,14 @@ def test_quiet_where_nothing_failed(findings: Findings, outcome: str) -> None:
     assert findings(CAUSE, run(ending(0, outcome, printed=RESET), ending(1, outcome))) == ()
 
 
+@pytest.mark.parametrize("printed", ["BrokenPipeError: [Errno 32] Broken pipe", RESET])
+def test_what_the_workers_of_a_killed_rank_print_is_no_echo(printed: str) -> None:
+    killed = ending(1, "killed", exit_code=-9, printed=printed)
+    (finding,) = engine.examine(Evidence([run(echoing(0), killed)]), "run").findings
+    assert finding.cause == "dead-rank"
+    assert finding.where.ranks == (1,)
+    assert "SIGKILL" in finding.because
+
+
 def test_quiet_on_who_was_killed(findings: Findings) -> None:
     assert findings(CAUSE, run(ending(0, "killed", exit_code=-9), ending(1, "hung"))) == ()
