@@ -1,7 +1,9 @@
 """`python -m tests.ward.whole SEED [--count N]`: runs that are followed to their end, drawn.
 
 Every second run is sound, and does what long trainings do. In the others, steps become slower at a
-drawn step, by a drawn factor, at a drawn place; or they hang.
+drawn step, by a drawn factor, at a drawn place; or they hang. Half of those have a habit of the
+sound ones, too. How long steps are, how much they vary, how many there are, and the size of the
+model and its loader are drawn for each.
 """
 
 from __future__ import annotations
@@ -15,16 +17,19 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-STEPS = 900
-BASE_SECONDS = 0.025
+BASES = (0.012, 0.025, 0.05, 0.1)
+"""Seconds of a step without what ranks wait for each other."""
+RUN_SECONDS, FEWEST_STEPS = 25, 500
+EXCHANGE_SECONDS = 0.003
 LIMIT_SECONDS = 300
 FACTORS = (1.15, 1.3, 1.5, 2.0)
 SCRIPT = """
-import os, subprocess, sys, time
+import os, random, subprocess, sys, time
 import torch, torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
@@ -32,7 +37,8 @@ dist.init_process_group("gloo")
 torch.set_num_threads(1)
 torch.manual_seed(0)
 rank, begun = dist.get_rank(), 0
-at, extra, who = {at}, {extra}, {who}
+at, extra, who, habit, then = {at}, {extra}, {who}, {habit!r}, {then}
+chance = random.Random(rank)
 
 
 def now(kind):
@@ -46,13 +52,13 @@ class Samples(Dataset):
     def __getitem__(self, number):
         if now("loader"):
             time.sleep(extra / 4)
-        return torch.randn(64)
+        return torch.randn({width})
 
 
 class Model(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.layer = torch.nn.Linear(64, 64)
+        self.layer = torch.nn.Linear({width}, {width})
 
     def forward(self, batch):
         if now("forward"):
@@ -62,23 +68,26 @@ class Model(torch.nn.Module):
 
 model = torch.nn.parallel.DistributedDataParallel(Model())
 optimizer = torch.optim.SGD(model.parameters(), 0.01)
-for batch in DataLoader(Samples(), batch_size=4):
-    time.sleep({base} * (1 + 4 / (1 + begun) if {kind!r} == "warm-up" else 1))
+for batch in DataLoader(Samples(), batch_size=4, num_workers={workers}):
+    longer = 4 / (1 + begun) if habit == "warm-up" else 0
+    time.sleep({base} * max(0.5, chance.gauss(1 + longer, {noise})))
+    if begun == at and rank == 0:
+        open("onset", "w").write(str(time.time()))
     if now("loop"):
         time.sleep(extra)
-    if {kind!r} == "recompiles" and at <= begun < at + 4:
+    if habit == "recompiles" and then <= begun < then + 4:
         time.sleep(0.3)
-    if {kind!r} == "evaluates" and begun % 150 == 149:
+    if habit == "evaluates" and begun % 150 == 149:
         model.eval()
         with torch.no_grad():
             for _ in range(20):
                 model(batch)
                 time.sleep(0.05)
         model.train()
-    if {kind!r} == "saves" and begun % 200 == 199 and rank == 0:
+    if habit == "saves" and begun % 200 == 199 and rank == 0:
         time.sleep(0.3)
         torch.save(model.state_dict(), "checkpoint.pt")
-    if {kind!r} == "neighbour" and begun == at and rank == 0:
+    if habit == "neighbour" and begun == then and rank == 0:
         busy = "import time; end = time.time() + 2\\nwhile time.time() < end: pass"
         for _ in range(2):
             subprocess.Popen([sys.executable, "-c", busy])
@@ -95,6 +104,7 @@ print("trained", rank, flush=True)
 dist.barrier()
 os._exit(0)
 """
+HANGS = "hangs"
 SOUND = ("plain", "evaluates", "saves", "warm-up", "recompiles", "neighbour")
 PHASES = {"loader": "loader", "forward": "forward", "loop": "rest"}
 
@@ -104,22 +114,27 @@ class Drawn:
     """One run."""
 
     kind: str
+    base: float
+    steps: int
     at: int
-    factor: float = 1.0
-    who: int = -1
+    factor: float
+    who: int
+    habit: str
+    then: int
+    noise: float
+    width: int
+    workers: int
 
     @property
     def source(self) -> str:
         """The script."""
-        extra = BASE_SECONDS * 1.12 * (self.factor - 1)
-        return SCRIPT.format(
-            kind=self.kind, at=self.at, extra=extra, who=self.who, base=BASE_SECONDS, steps=STEPS
-        )
+        extra = (self.base + EXCHANGE_SECONDS) * (self.factor - 1)
+        return SCRIPT.format(extra=extra, **vars(self))
 
     def fault(self, events: Sequence[Mapping[str, Any]]) -> str:
         """What is wrong with these events; empty: nothing."""
         told = [one for one in events if one["event"] in ("slower", "hung")]
-        if self.kind == "hangs":
+        if self.kind == HANGS:
             right = [one for one in told if one["event"] == "hung" and one["ranks"] == [1]]
             return "" if right and len(told) == 1 else f"hang not reported: {_brief(told)}"
         if self.factor == 1.0:
@@ -144,13 +159,33 @@ def _brief(events: Sequence[Mapping[str, Any]]) -> str:
 def draw(seed: int, number: int) -> Drawn:
     """The run of this number."""
     chance = random.Random(f"{seed} {number}")
-    at = chance.randrange(300, 700)
-    if number % 2:
-        return Drawn(kind=chance.choice(SOUND), at=at)
-    kind = chance.choice((*PHASES, *PHASES, "hangs"))
-    if kind == "hangs":
-        return Drawn(kind=kind, at=at)
-    return Drawn(kind=kind, at=at, factor=chance.choice(FACTORS), who=chance.choice((-1, 0, 1)))
+    base = chance.choice(BASES)
+    steps = max(FEWEST_STEPS, int(RUN_SECONDS / base))
+    kind = "" if number % 2 else chance.choice((*PHASES, *PHASES, HANGS))
+    slower = kind in PHASES
+    return Drawn(
+        kind=kind,
+        base=base,
+        steps=steps,
+        at=chance.randrange(int(0.3 * steps), int(0.75 * steps)),
+        factor=chance.choice(FACTORS) if slower else 1.0,
+        who=chance.choice((-1, 0, 1)) if slower else -1,
+        habit=chance.choice(SOUND if not kind or chance.random() < 0.5 else SOUND[:1]),
+        then=chance.randrange(int(0.3 * steps), int(0.9 * steps)),
+        noise=chance.choice((0.0, 0.02, 0.04)),
+        width=chance.choice((64, 256, 1024)),
+        # Workers hide what an item takes longer.
+        workers=0 if kind == "loader" else chance.choice((0, 2)),
+    )
+
+
+def latency(one: Drawn, events: Sequence[Mapping[str, Any]], folder: Path) -> str:
+    """How many steps after its begin a slowdown was told; empty: none was."""
+    told = next((event["time"] for event in events if event["event"] == "slower"), "")
+    if one.kind not in PHASES or not told:
+        return ""
+    seconds = datetime.fromisoformat(told).timestamp() - float((folder / "onset").read_text())
+    return f", told after {seconds / (one.base * one.factor):.0f} steps"
 
 
 def followed(one: Drawn, folder: Path) -> list[dict[str, Any]]:
@@ -170,7 +205,7 @@ def followed(one: Drawn, folder: Path) -> list[dict[str, Any]]:
         text=True,
         timeout=LIMIT_SECONDS,
     )
-    assert (done.returncode == 0) == (one.kind != "hangs"), done.stderr
+    assert (done.returncode == 0) == (one.kind != HANGS), done.stderr
     return [json.loads(line) for line in events.read_text().splitlines()]
 
 
@@ -184,10 +219,11 @@ def main(arguments: list[str]) -> int:
     for number in range(chosen.count):
         one = draw(chosen.seed, number)
         with TemporaryDirectory() as folder:
-            fault = one.fault(followed(one, Path(folder)))
-        group = "sound" if number % 2 else f"×{one.factor}" if one.factor > 1 else one.kind
+            events = followed(one, Path(folder))
+            fault, late = one.fault(events), latency(one, events, Path(folder))
+        group = f"×{one.factor}" if one.kind in PHASES else one.kind or "sound"
         outcomes[f"{group}: {'wrong' if fault else 'right'}"] += 1
-        print(f"{number} {one}: {fault or 'ok'}", flush=True)
+        print(f"{number} {one}: {fault or 'ok'}{late}", flush=True)
     print(*(f"{what} {count}" for what, count in sorted(outcomes.items())), sep="\n")
     return int(any(what.endswith("wrong") for what in outcomes))
 
