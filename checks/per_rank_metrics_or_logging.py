@@ -173,8 +173,7 @@ def of_a_part(script: Script) -> Iterator[Finding]:
 
 def _evaluates_in_a_function(script: Script) -> bool:
     """Whether a function runs a loop without gradients, and all loaders share their samples out."""
-    loops = any({"no-grad", "loop"} <= {*one.within} for one in script.calls)
-    return loops and all("sampler" in one.keywords for one in script.of(LOADER))
+    return script.evaluates_loaders and all("sampler" in one.keywords for one in script.of(LOADER))
 
 
 _BY_FABRIC = Fix.python(

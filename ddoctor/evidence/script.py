@@ -414,6 +414,8 @@ class Script(Section, frozen=True, kw_only=True):
     """Where every optimizer of the script comes before every wrapping by FSDP."""
     partial_metrics: tuple[SourcePartial, ...] = ()
     """Where nothing on the way from the loop to the report asks another rank."""
+    evaluates_loaders: bool = False
+    """Whether a loop without gradients may run over a DataLoader."""
     remade_loaders: tuple[SourceRemade, ...] = ()
     shared_files: tuple[SourceShared, ...] = ()
     own_rates: tuple[SourceLine, ...] = ()

@@ -23,6 +23,9 @@ REDUCES = frozenset(
 REPORTS = frozenset({PRINT, "info", "log", "write", "add_scalar", "add_scalars", "set_postfix"})
 HARMLESS = frozenset({"append", "round", "float", "max", "min", "format", "str", "len", "exp"})
 """Functions that a result may get to before it is reported."""
+OTHERS = (ast.List, ast.Tuple, ast.ListComp, ast.Dict, ast.Set, ast.Constant)
+OTHERS_MAKE = ("range", "list", "sorted", "torch.load")
+"""Functions that make what a loop may run over, and no DataLoader."""
 PASSES_ON = ("enumerate", "tqdm", "iter", "zip")
 
 
@@ -72,8 +75,24 @@ def _may_reduce(call: Call) -> bool:
     return is_collective(call) or bool(REDUCES & lower(call.method))
 
 
-def _loaders(taken: ast.expr, scope: Scope, program: Program) -> Sequence[Call]:
-    """The DataLoaders that a loop may run over; empty: not all of them are known."""
+def on_loaders(program: Program) -> bool:
+    """Whether an evaluation may run over a DataLoader."""
+    loops = ((one, scope) for scope in program.scopes for one in _evaluations(scope, program))
+    return any(not _is_of_others(one.iter, scope, program) for one, scope in loops)
+
+
+def _is_of_others(taken: ast.expr, scope: Scope, program: Program) -> bool:
+    """Whether what a loop runs over is surely no DataLoader: what others are is in the source."""
+    made = _made(taken, scope, program)
+    return bool(made) and all(
+        isinstance(one, OTHERS)
+        or (isinstance(one, ast.Call) and ast.unparse(one.func) in OTHERS_MAKE)
+        for one in made
+    )
+
+
+def _made(taken: ast.expr, scope: Scope, program: Program) -> Sequence[ast.expr | None]:
+    """What a loop runs over, as it is made; None: not shown; empty: nothing of it is."""
     while isinstance(taken, ast.Call) and own_name(taken.func) in PASSES_ON and taken.args:
         taken = taken.args[0]
     name = variable(taken)
@@ -81,11 +100,19 @@ def _loaders(taken: ast.expr, scope: Scope, program: Program) -> Sequence[Call]:
         given = [*given_to(name, scope, program)]
     else:
         given = [*program.values(taken, scope)] if name else []
-    made: list[Call] = []
+    made: list[ast.expr | None] = []
     for value, where in given:
         for _ in range(2):
             shown = program.values(value, where) if value is not None and variable(value) else ()
             value, where = shown[0] if len(shown) == 1 else (value, where)
+        made.append(value)
+    return made
+
+
+def _loaders(taken: ast.expr, scope: Scope, program: Program) -> Sequence[Call]:
+    """The DataLoaders that a loop may run over; empty: not all of them are known."""
+    made: list[Call] = []
+    for value in _made(taken, scope, program):
         found = next((one for one in program.by_name.get(LOADER, ()) if one.node is value), None)
         if found is None:
             return ()

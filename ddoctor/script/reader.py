@@ -58,7 +58,7 @@ from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
 from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.own_layers import own_layers
-from ddoctor.script.partial_metrics import partial_metrics
+from ddoctor.script.partial_metrics import on_loaders, partial_metrics
 from ddoctor.script.past_wrapper import past_wrapper
 from ddoctor.script.precision import precisions
 from ddoctor.script.program import Program
@@ -173,6 +173,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for one in partial_metrics(program)
         ),
+        evaluates_loaders=on_loaders(program),
         remade_loaders=_first(
             SourceRemade(loader=at(made.node, made.scope), at=at(again.node, again.scope))
             for made, again in remade_loaders(program)

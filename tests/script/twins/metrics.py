@@ -80,7 +80,25 @@ def logs(call: str, test: str = "if self.trainer.is_global_zero:\n            ")
     return REDUCED_BY_LIGHTNING.format(f"{test}self.log('loss', loss, {call})")
 
 
+ALONE = EVALUATES.format(before="pass").partition("def average")[0]
+MADE = """
+def batches(data):
+    return DataLoader(data, sampler=DistributedSampler(data), num_workers=4)
+"""
+BOTH = "sampler = DistributedSampler(data)\nloader, rest = batches(data), batches(held_out())\n"
+
+
+def of_the_rest(head: str, loader: str) -> str:
+    return ddp(head=ALONE + head, loader=loader, epoch="score = accuracy(model, rest)\n" + TELLS)
+
+
 TWINS = {
+    "an accuracy of batches that a function of the script makes": (
+        "per-rank-metrics-or-logging",
+        of_the_rest(MADE, BOTH),
+        of_the_rest("", LOADER + "rest = [load(path) for path in paths()]\n"),
+        of_the_rest("", LOADER + "rest = torch.load('held_out.pt', weights_only=True)\n"),
+    ),
     "a value that Lightning reduces, logged by one rank": (
         "rank0-only-collective",
         logs("sync_dist=True"),
