@@ -92,7 +92,7 @@ def _is_of_others(taken: ast.expr, scope: Scope, program: Program) -> bool:
 
 
 def _made(taken: ast.expr, scope: Scope, program: Program) -> Sequence[ast.expr | None]:
-    """What a loop runs over, as it is made; None: not shown; empty: nothing of it is."""
+    """The expressions that make what a loop runs over; None: one is not shown; empty: none is."""
     while isinstance(taken, ast.Call) and own_name(taken.func) in PASSES_ON and taken.args:
         taken = taken.args[0]
     name = variable(taken)
