@@ -105,13 +105,16 @@ def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
         return
     seconds = known if sure else every
     share = seconds / loop.step
+    hooks = named[0].does == loop_lines.IN_A_HOOK
+    where = "hooks of the model" if hooks else "the loop around the model"
     does = any(line.does not in ("", loop_lines.IN_A_HOOK) for line in named)
     yield Finding(
         severity=Severity.WARNING if sure and (does or share >= live_cost.SURE) else Severity.NOTE,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+        title="Hooks of the model take a notable part of the step" if hooks else "",
         because=(
             f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * loop.step:.3g} ms in "
-            f"the loop around the model, mostly at {', '.join(map(_told, named))}"
+            f"{where}, mostly at {', '.join(map(_told, named))}"
             + ("" if sure else "; check whether each step needs this")
         ),
         evidence=(

@@ -23,7 +23,7 @@ OVERHEAD: Mapping[str, re.Pattern[str]] = {
 }
 """Work that few steps or none need, and the text of a line that does it."""
 
-IN_A_HOOK = "in a hook of a gradient"
+IN_A_HOOK = "in a hook of the model"
 """Such work of any text, whose steps may all need it."""
 
 OF_NO_BATCH = (COLLECTS, "empties the allocator's cache", "logs")

@@ -39,7 +39,7 @@ class Place(Enum):
     LATER = auto()
     """After the optimizer."""
     HOOK = auto()
-    """In a hook of a gradient."""
+    """In a hook of a gradient or a module."""
     UNKNOWN = auto()
     """In no loop with them, or its place is not clear."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median_low
+from statistics import fmean, median_low
 
 from msgspec.structs import replace
 
@@ -17,6 +17,8 @@ from ddoctor.evidence.live import Activity
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
 
+FEWEST = 5
+"""Samples in hooks of modules that show more than chance."""
 OF_THE_STEP = (FORWARD, "backward", "optimizer")
 
 
@@ -89,13 +91,22 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
             if own:
                 activity = replace(activity, name=REST)
             place, line = (
-                (Place.HOOK, LoopLine(row.frame, loop_lines.IN_A_HOOK))
-                if row.hook
-                else loop_work.told(activity, steps, row.after)
+                (Place.HOOK, _hook(row)) if row.hook else loop_work.told(activity, steps, row.after)
             )
             seconds[place] += spent * row.samples / whole
             met.setdefault(place, Counter())[line] += row.samples
+    hooks = [one for one in mine if one.hook]
+    samples = sum(one.samples for one in hooks)
+    if samples >= FEWEST:
+        taken = next(one.samples for one in lines.ranks if one.rank == rank.place.rank)
+        seconds[Place.HOOK] += fmean(rank.seconds) * samples / taken
+        for row in hooks:
+            met.setdefault(Place.HOOK, Counter())[_hook(row)] += row.samples
     return RankLoop(place=rank.place, seconds=seconds, lines=met)
+
+
+def _hook(row: HotLine) -> LoopLine:
+    return LoopLine(row.frame, loop_lines.IN_A_HOOK)
 
 
 def _activity(line: HotLine) -> Activity:

@@ -198,7 +198,7 @@ class HotLine(Part, frozen=True, kw_only=True):
     inner: str = ""
     """The innermost library frame, as file:function; empty: the user's own."""
     hook: bool = False
-    """A hook of a tensor leads to it, which the backward pass calls."""
+    """A hook of a tensor leads to it, in ``rest``, or one of a module, in a pass."""
     after: str = ""
     """The last of the step's phases before this one: loader, forward, backward, optimizer."""
     calls: tuple[Frame, ...] = ()

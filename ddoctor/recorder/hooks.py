@@ -1,14 +1,22 @@
-"""The user's hooks of tensors: work of the script's own in the midst of a backward pass."""
+"""The user's hooks of tensors and modules: work of the script's own in the midst of a pass.
+
+A hook that returns a value takes part in the pass, such as one that clips gradients, and is none
+of these.
+"""
 
 from __future__ import annotations
 
+import dis
+import linecache
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from types import CodeType, FrameType
 from typing import Any
 
 import torch
 from torch.autograd import graph
+from torch.nn.modules import module
+from torch.utils import hooks
 
 from ddoctor.recorder import places
 from ddoctor.recorder.calls import timed
@@ -17,23 +25,52 @@ from ddoctor.recorder.tape import REST
 from ddoctor.recorder.timeline import Timeline
 
 _BACKWARD = graph._engine_run_backward.__code__
+_HOOKS, _MODULES = hooks.__file__, module.__file__
 
 
 def install(timeline: Timeline) -> None:
     """Time the hooks of gradients as what they are, no part of the backward pass.
 
-    Those of modules are left alone: they are stored with a model.
+    Those of modules are only sampled: they are stored with a model, and so are not to be replaced.
     """
     for name in ("register_hook", "register_post_accumulate_grad_hook"):
         _time(timeline, name)
 
 
-def lead_to(frame: FrameType) -> bool:
+def of_tensor(frame: FrameType) -> bool:
     """Whether autograd called what led to this frame."""
     outer = frame.f_back
     while outer is not None and outer.f_code is not _BACKWARD:
         outer = outer.f_back
     return outer is not None
+
+
+def of_module(frame: FrameType) -> bool:
+    """Whether a module called this function of the user's as a hook, or the one that led here."""
+    inner, outer = frame, frame.f_back
+    while outer is not None and places.of_user(outer.f_code.co_filename):
+        inner, outer = outer, outer.f_back
+    if outer is None or not _only_looks(inner.f_code):
+        return False
+    file = outer.f_code.co_filename
+    # The same function of torch calls ``forward``.
+    return file == _HOOKS or (
+        file == _MODULES and "hook(" in linecache.getline(file, outer.f_lineno)
+    )
+
+
+@cache
+def _only_looks(hook: CodeType) -> bool:
+    """Whether it returns None from everywhere."""
+    last = None
+    for one in dis.get_instructions(hook):
+        none = last is not None and last.opname == "LOAD_CONST" and last.argval is None
+        if one.opname == "RETURN_VALUE" and not none:
+            return False
+        if one.opname == "RETURN_CONST" and one.argval is not None:
+            return False
+        last = one
+    return True
 
 
 def _time(timeline: Timeline, name: str) -> None:
@@ -42,7 +79,7 @@ def _time(timeline: Timeline, name: str) -> None:
     @replaces(torch.Tensor, name)
     def register(tensor: Any, hook: Any) -> Any:
         code = None if torch.compiler.is_compiling() else _code(hook)
-        if code is not None and places.of_user(code.co_filename):
+        if code is not None and places.of_user(code.co_filename) and _only_looks(code):
             hook = timed(timeline, hook, REST)
         return original(tensor, hook)
 

@@ -31,6 +31,7 @@ MOST_PLACES = 500
 WRITE_AFTER_SECONDS = 2.0
 """Seconds to the first write; the interval doubles each time, to at most a minute."""
 STOP_SECONDS = 5.0
+PASSES = (tape.FORWARD, tape.BACKWARD)
 
 
 class Sampler:
@@ -65,8 +66,7 @@ class Sampler:
 
     def places(self) -> tuple[HotLine, ...]:
         """The sampled places, by the numbers in ``samples``."""
-        passes = (tape.FORWARD, tape.BACKWARD)
-        in_a_pass = {place for _, phase, _, place in self.samples if phase in passes}
+        in_a_pass = {place for _, phase, _, place in self.samples if phase in PASSES}
         return tuple(
             HotLine(
                 phase="",
@@ -129,9 +129,10 @@ class Sampler:
         if frame is None or user is None:
             return
         hook = phase == tape.REST and tape.BACKWARD in timeline.open
-        if hook and not hooks.lead_to(user):
+        if hook and not hooks.of_tensor(user):
             # It waited for the interpreter until the hook had ended.
             return
+        hook = hook or (phase in PASSES and hooks.of_module(user))
         inner = _outer_library(frame, user)
         key = (user.f_code, user.f_lineno or 0, inner, hook, user_calls.calls(user))
         number = self._numbers.get(key)

@@ -65,10 +65,24 @@ def test_a_hook_of_a_gradient(findings: Findings) -> None:
     (finding,) = findings(CAUSE, section, hooked({FORWARD: 30, HOOK: 12}))
     assert finding.severity is Severity.WARNING
     assert "train.py:31" in finding.because
-    assert "(in a hook of a gradient)" in finding.because
+    assert "(in a hook of the model)" in finding.because
     assert finding.fixes[0].summary.startswith("if not each step needs this")
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(0.04 / 0.145, abs=0.03)
+
+
+def test_a_hook_of_a_module_takes_its_samples_of_the_pass(findings: Findings) -> None:
+    met = {FORWARD: 30, ("backward", 21, "loss.backward()"): 30, ("forward", 31, HOOK[2]): 20}
+    found = lines(met, met)
+    ranks = tuple(
+        replace(one, lines=tuple(replace(line, hook=line.text == HOOK[2]) for line in one.lines))
+        for one in found.ranks
+    )
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), replace(found, ranks=ranks))
+    assert finding.title == "Hooks of the model take a notable part of the step"
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(20 / 80, abs=0.01)
+    assert findings(CAUSE, steps(USUAL, USUAL), found) == ()
 
 
 def test_what_each_step_may_need_is_a_note_while_it_costs_less(findings: Findings) -> None:

@@ -1,4 +1,4 @@
-"""Hooks of tensors: work of the script's own in the midst of a backward pass."""
+"""Hooks of tensors and modules: work of the script's own in the midst of a pass."""
 
 from __future__ import annotations
 
@@ -55,6 +55,23 @@ def test_a_hook_is_no_part_of_the_backward_pass(record: Record, kind: str) -> No
     assert hooks
 
 
+OF_MODULES = {
+    "forward": "model[1].register_forward_hook(see)",
+    "before": "model[1].register_forward_pre_hook(see)",
+    "backward": "model[1].register_full_backward_hook(see)",
+    "of all modules": "nn.modules.module.register_module_forward_hook(see)",
+}
+
+
+@pytest.mark.parametrize("kind", OF_MODULES)
+def test_samples_of_a_hook_of_a_module(record: Record, kind: str) -> None:
+    head = "def see(module, *of_it):\n    busy(0.02)\n"
+    found = record(f"{BEGIN}\n{head}{OF_MODULES[kind]}\ntrain(100)").known
+    hooks = {number for number, one in enumerate(found.places) if one.hook}
+    assert {found.places[one].function for one in hooks} <= {"busy", "see"}
+    assert sum(place in hooks for *_, place in found.samples) >= 10
+
+
 PASSES = {
     "a function of autograd": """
 class Slow(torch.autograd.Function):
@@ -71,6 +88,25 @@ model[1].register_forward_hook(lambda module, args, output: Slow.apply(output))
 each = torch.optim.SGD([model[0].weight], lr=0.01)
 model[0].weight.register_post_accumulate_grad_hook(
     lambda one: each.step(lambda: busy(0.02)))
+""",
+    "a hook that changes the gradient": """
+def slow(gradient):
+    busy(0.02)
+    return gradient.clamp(-0.1, 0.1)
+model[0].weight.register_hook(slow)
+""",
+    "a hook that changes the output": """
+def slow(module, args, output):
+    busy(0.02)
+    return 2 * output
+model[1].register_forward_hook(slow)
+""",
+    "a forward of the script's own": """
+class Slow(nn.Tanh):
+    def forward(self, x):
+        busy(0.02)
+        return super().forward(x)
+model[1] = Slow()
 """,
     "nothing": "",
 }
