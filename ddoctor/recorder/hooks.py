@@ -46,7 +46,7 @@ def of_tensor(frame: FrameType) -> bool:
 
 
 def of_module(frame: FrameType) -> bool:
-    """Whether a module called this function of the user's as a hook, or the one that led here."""
+    """Whether a module called a hook of the user's that led to this frame."""
     inner, outer = frame, frame.f_back
     while outer is not None and places.of_user(outer.f_code.co_filename):
         inner, outer = outer, outer.f_back
