@@ -19,6 +19,8 @@ NOTABLE = 0.1
 """The share of the step, 0 to 1, from which a slowdown counts."""
 JUDGED = 10
 """The least number of steps to judge."""
+NO_FASTER = 0.8
+"""Share of the time between two batches of the worst rank, to be as slow."""
 AMPLE = 0.5
 """Share of the time between two batches: faster workers are not the bottleneck."""
 FAR_LONGER = 2
@@ -67,6 +69,12 @@ class Feed:
         return (self.step - self.edges) / self.per_step
 
     @property
+    def pace(self) -> float:
+        """Time between two batches that its workers make; 0: it has none, or it is not known."""
+        workers = self.loader.num_workers
+        return self.loader.batch_seconds / workers if workers else 0.0
+
+    @property
     def ample(self) -> bool:
         """Whether its workers are fast enough, so that the wait has another reason.
 
@@ -109,13 +117,18 @@ class LoaderThroughput(Derived):
     def starved(self) -> tuple[Feed, ...]:
         """Ranks that wait for a notable share of the step, the worst first.
 
-        Ranks that wait at least half as long as the worst one are included.
+        Ranks that wait at least half as long as the worst one are included, and those whose workers
+        are no faster: these wait for the worst one, and would be next.
         """
         lasting = [feed for feed in self.feeds if feed.least >= NOTABLE * feed.step]
-        worst = max((feed.share for feed in lasting), default=0.0)
-        if worst < NOTABLE:
+        worst = max(lasting, key=lambda feed: feed.share, default=None)
+        if worst is None or worst.share < NOTABLE:
             return ()
-        late = [feed for feed in self.feeds if feed.share >= worst / 2]
+        late = [
+            feed
+            for feed in self.feeds
+            if feed.share >= worst.share / 2 or feed.pace >= NO_FASTER * worst.interval
+        ]
         return tuple(sorted(late, key=lambda feed: feed.share, reverse=True))
 
     def where(self, late: Sequence[Feed]) -> Where:

@@ -234,6 +234,15 @@ def test_what_the_workers_cost_is_told(findings: Findings) -> None:
     assert "12 MiB of batches in /dev/shm" in finding.fixes[0].caution
 
 
+@pytest.mark.parametrize(("batch", "ranks"), [(0.06, ()), (0.02, (1,))])
+def test_a_rank_whose_loader_is_as_slow_waits_for_the_worst_one(
+    findings: Findings, batch: float, ranks: tuple[int, ...]
+) -> None:
+    section = loading(loader(0, workers=1, batch=batch), loader(1, workers=1, batch=0.06))
+    (finding,) = findings(CAUSE, loaded(0.002, 0.04), section)
+    assert finding.where.ranks == ranks
+
+
 def test_a_stream_has_no_items_by_number(findings: Findings) -> None:
     section = loading(*(replace(computing(rank), kind="iterable") for rank in (0, 1)))
     (finding,) = findings(CAUSE, loaded(0.06, 0.06, cpu=0.08), section, hosts((0,), (1,)))
