@@ -15,8 +15,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import median
 
+from ddoctor.analysis import live_collectives, live_cost
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.framework_words import FrameworkWords
+from ddoctor.analysis.live_ranks import shares
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
@@ -81,3 +84,33 @@ def costly(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> Iterator[
                 ),
             ),
         )
+
+
+def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
+    """By the samples in DDP's broadcast."""
+    found = live_collectives.of_buffers(live)
+    # Ranks also wait there for others, which then compute meanwhile.
+    if found is None or not live.together:
+        return
+    share = found.share
+    yield Finding(
+        severity=live_cost.severity(share),
+        confidence=Confidence.LIKELY,
+        because=(
+            f"all {len(live.ranks)} ranks spend {share:.0%} of the time in DDP's broadcast of "
+            "buffers, before each forward pass"
+        ),
+        evidence=shares("in the broadcast of buffers", found.shares),
+        cost=Cost(value=round(share, 2), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="set broadcast_buffers=False",
+                paste=words.of(live.framework).of_ddp("broadcast_buffers", False),
+                caution=(
+                    "running statistics of batch norms, and buffers that the script changes in "
+                    "training, then differ between ranks"
+                ),
+                expected_gain=f"up to {share:.0%} of the step",
+            ),
+        ),
+    )

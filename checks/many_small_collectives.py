@@ -11,13 +11,16 @@ To fix it, flatten the tensors and reduce them in one call, let DDP reduce the g
 metrics only every 50 steps.
 """
 
-# Above 150 lines: a recorded run names the lines, and a trace has only the calls.
+# Above 150 lines: recorded and live runs name the lines, and a trace has only the calls.
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
 
+from ddoctor.analysis import endings, live_collectives, live_cost
+from ddoctor.analysis.live_ranks import shares
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, enough
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.trace import Traces
@@ -115,6 +118,30 @@ def in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
         ),
         cost=Cost(value=round(share, 4), unit="share of step"),
         fixes=(_flat("where the loop reduces tensor by tensor"), _SELDOM),
+    )
+
+
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    """Those that a loop within a step calls; how large they are is not seen."""
+    found = live_collectives.one_by_one(live)
+    if found is None or found.line is None:
+        return
+    share, at = found.share, endings.place(found.line)
+    sure = live.together and share >= live_cost.SURE
+    yield Finding(
+        severity=Severity.WARNING if sure else Severity.NOTE,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"all {len(live.ranks)} ranks spend {share:.0%} of the time at {at}"
+            f"{endings.quoted(found.line)}, which the loop `{found.loop}` calls again and again "
+            "in each step"
+        ),
+        evidence=shares("in these collectives", found.shares),
+        cost=Cost(value=round(share, 2), unit="share of step"),
+        fixes=(
+            *((_flat(f"at {at}"),) if found.operation == "all_reduce" else ()),
+            _SELDOM,
+        ),
     )
 
 

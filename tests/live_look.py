@@ -179,3 +179,15 @@ def loading_itself(number: int, items: int, collate: int, *, by: str = "collate"
     )
     rank = moving(number, {"forward": 30, "backward-or-wait": 70 - items - collate})
     return msgspec.structs.replace(rank, samples=100, activities=(*rank.activities, *made))
+
+
+def exchanging(
+    number: int, samples: int, function: str, line: Frame, within: tuple[Block, ...] = ()
+) -> LiveRank:
+    """A rank with so many of a hundred samples in this function of torch.distributed."""
+    rest = 100 - samples
+    rank = moving(number, {"forward": rest // 3, "backward-or-wait": rest - rest // 3}, asleep=0.1)
+    met = Activity(
+        name="collective", samples=samples, visits=20, calls=(line,), within=within, makes=function
+    )
+    return msgspec.structs.replace(rank, samples=100, activities=(met, *rank.activities))

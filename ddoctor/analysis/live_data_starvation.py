@@ -123,7 +123,8 @@ def collating(rows: Iterable[LiveRankState]) -> Frame | None:
         if one.seen.workers:
             every = [(called_by_fetch(worker.stack), 1) for worker in one.seen.workers]
         else:
-            every = [(_made_by(row), row.samples) for row in one.seen.activities if row.makes]
+            loading = (row for row in one.seen.activities if row.name.startswith("loader"))
+            every = [(_made_by(row), row.samples) for row in loading if row.makes]
         for called, samples in every:
             if called is None:
                 continue

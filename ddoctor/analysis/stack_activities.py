@@ -26,7 +26,7 @@ class Met:
     calls: tuple[Frame, ...]
     entered: int
     makes: str = ""
-    """The function that the loader of this process calls."""
+    """The function that the loader of this process calls; torch's function of a collective."""
 
     @classmethod
     def of(cls, stack: tuple[Frame, ...], *, on_gpu: bool) -> Met:
@@ -35,6 +35,8 @@ class Met:
         calls = tuple(frame for frame in stack if frame.of_user)
         called = live_data_starvation.called_by_fetch(stack)
         makes = called.function.rpartition(".")[2] if called is not None else ""
+        if name == COLLECTIVE and depth < len(stack):
+            makes = stack[depth].function.rpartition(".")[2]
         return cls(name, calls, sum(frame.of_user for frame in stack[:depth]), makes)
 
 

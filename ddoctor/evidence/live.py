@@ -25,7 +25,8 @@ class Activity(Part, frozen=True, kw_only=True):
     origins: tuple[Origin, ...] = ()
     """In a pass of the model: statements whose values these frames read, directly or not."""
     makes: str = ""
-    """In a loader: the function that it calls, of the dataset or to collate; empty: none."""
+    """In a loader: the function that it calls, of the dataset or to collate; of a collective:
+    torch's function, such as ``all_reduce`` or DDP's ``_sync_buffers``; empty: none."""
     before_skip: str = ""
     """A guard such as ``if step < start:`` with which a loop skips steps; empty: none."""
 

@@ -2,11 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import LINE, exchanging, look, moving
 
 CAUSE = "ddp-buffer-broadcast-unneeded"
 STEPS = Steps(
@@ -111,3 +113,25 @@ def test_the_largest_buffer_is_named(findings: Findings) -> None:
     assert "1 buffer of ResNet (0.19 MiB, the largest one is vectors)" in finding.because
     (finding,) = findings(CAUSE, both(), STEPS)
     assert "vectors" not in finding.because
+
+
+def test_a_live_run(findings: Findings) -> None:
+    live = look(*(exchanging(rank, 65, "_sync_buffers", LINE) for rank in (0, 1)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.WARNING
+    assert "broadcast_buffers=False" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(*(exchanging(rank, 65, "all_reduce", LINE) for rank in (0, 1))),
+        look(*(exchanging(rank, 6, "_sync_buffers", LINE) for rank in (0, 1))),
+        look(*(exchanging(rank, 40, "_sync_buffers", LINE) for rank in (0, 1))),
+        look(exchanging(0, 65, "_sync_buffers", LINE), moving(1)),
+        look(exchanging(0, 65, "_sync_buffers", LINE)),
+    ],
+    ids=["of the script", "little", "ranks that may wait in turns", "one waits", "alone"],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()

@@ -7,11 +7,14 @@ import torch
 import torch.distributed as dist
 from msgspec.structs import replace
 
+from ddoctor.evidence.live import LiveRank
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import block, exchanging, look, moving
+from tests.training_run import user
 
 CAUSE = "many-small-collectives"
 COUNT = 20
@@ -142,3 +145,39 @@ def test_quiet_over_a_few_steps(findings: Findings) -> None:
 
 def test_quiet_without_collectives(findings: Findings) -> None:
     assert findings(CAUSE, called(), steps()) == ()
+
+
+REDUCED = user(45, "dist.all_reduce(p.grad)", "train")
+STEPS_LOOP = block(35, 60, "for batch in loader:")
+PARAMETERS = (STEPS_LOOP, block(44, 46, "for p in model.parameters():"))
+
+
+@pytest.mark.parametrize(
+    ("samples", "severity"), [(75, Severity.WARNING), (30, Severity.NOTE)], ids=["most", "some"]
+)
+def test_a_live_run_that_reduces_one_by_one(
+    findings: Findings, samples: int, severity: Severity
+) -> None:
+    live = look(*(exchanging(rank, samples, "all_reduce", REDUCED, PARAMETERS) for rank in (0, 1)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is severity
+    assert "train.py:45 in train (`dist.all_reduce(p.grad)`)" in finding.because
+    assert "for p in model.parameters():" in finding.because
+    assert "torch.cat" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        [exchanging(rank, 75, "all_reduce", REDUCED, (STEPS_LOOP,)) for rank in (0, 1)],
+        [exchanging(rank, 75, "all_reduce", REDUCED) for rank in (0, 1)],
+        [exchanging(rank, 75, "recv", REDUCED, PARAMETERS) for rank in (0, 1)],
+        [exchanging(rank, 75, "_sync_buffers", REDUCED, PARAMETERS) for rank in (0, 1)],
+        [exchanging(rank, 6, "all_reduce", REDUCED, PARAMETERS) for rank in (0, 1)],
+        [exchanging(0, 75, "all_reduce", REDUCED, PARAMETERS), moving(1)],
+        [exchanging(0, 75, "all_reduce", REDUCED, PARAMETERS)],
+    ],
+    ids=["once a step", "no loop", "a pipeline", "DDP's own", "little", "one waits", "alone"],
+)
+def test_quiet_on_a_live_run(findings: Findings, ranks: list[LiveRank]) -> None:
+    assert findings(CAUSE, look(*ranks)) == ()

@@ -1,0 +1,102 @@
+"""Collectives of a live run that a step could do without, by the samples of all ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from ddoctor.analysis import live_cost
+from ddoctor.analysis.live_ranks import LiveRankState
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.loop_work import BACKWARD_OR_WAIT
+from ddoctor.analysis.own_loader import OF_THE_STEP, TORN
+from ddoctor.analysis.stack_activities import COLLECTIVE
+from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.live import Activity
+
+BUFFERS = "_sync_buffers"
+"""torch/nn/parallel/distributed.py: before the forward pass."""
+OPERATIONS = (
+    *("all_reduce", "reduce", "broadcast", "barrier", "all_gather_object"),
+    *("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"),
+)
+"""Those that all ranks of a group call; a pipeline waits for the work of others in the rest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveCollectives:
+    """What all ranks spend in such collectives."""
+
+    shares: Mapping[LiveRankState, float]
+    """The share of the time, 0 to 1, of each rank."""
+    line: Frame | None
+    """The user's line with the most samples."""
+    operation: str
+    loop: str = ""
+    """The first line of the loop around it."""
+
+    @property
+    def share(self) -> float:
+        """Their mean: that of one rank is known to a few percent only."""
+        return fmean(self.shares.values())
+
+
+def one_by_one(live: LiveState) -> LiveCollectives | None:
+    """Those that an inner loop calls, such as one over parameters; None: too little."""
+    steps = {
+        one: [
+            row
+            for row in one.seen.activities
+            if row.name in (*OF_THE_STEP, BACKWARD_OR_WAIT) and row.samples > TORN
+        ]
+        for one in live.ranks
+    }
+    return _spent(
+        live, lambda one, row: row.makes in OPERATIONS and bool(_inner_loop(row, steps[one]))
+    )
+
+
+def of_buffers(live: LiveState) -> LiveCollectives | None:
+    """DDP's broadcasts of buffers; None: too little."""
+    return _spent(live, lambda one, row: row.makes == BUFFERS)
+
+
+def _spent(
+    live: LiveState, counted: Callable[[LiveRankState, Activity], bool]
+) -> LiveCollectives | None:
+    # The first collective of a step is where ranks wait for the one that comes last.
+    if not live.whole or not live.moves or len(live.ranks) < 2 or live.straggler is not None:
+        return None
+    met: Counter[Activity] = Counter()
+    shares: dict[LiveRankState, float] = {}
+    for one in live.ranks:
+        rows = [row for row in one.seen.activities if row.name == COLLECTIVE and counted(one, row)]
+        shares[one] = sum(row.samples for row in rows) / one.seen.samples
+        met.update({row: row.samples for row in rows})
+    if min(shares.values()) < live_cost.TOLD / 2 or fmean(shares.values()) < live_cost.TOLD:
+        return None
+    most = met.most_common(1)[0][0]
+    loop = _innermost(most)
+    return LiveCollectives(
+        shares=shares,
+        line=most.line,
+        operation=most.makes,
+        loop=loop.text if loop is not None else "",
+    )
+
+
+def _innermost(row: Activity) -> Block | None:
+    return next((block for block in reversed(row.within) if block.loop), None)
+
+
+def _inner_loop(row: Activity, steps: Sequence[Activity]) -> bool:
+    """Whether the innermost loop around the call has no part of the step in it."""
+    loop = _innermost(row)
+    return loop is not None and not any(
+        (loop.file, loop.function) == (frame.file, frame.function)
+        and loop.line <= frame.line <= loop.end
+        for other in steps
+        for frame in other.calls
+    )
