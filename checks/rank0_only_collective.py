@@ -18,13 +18,24 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.hung_run import seen_live
 from ddoctor.analysis.launch_plan import LaunchPlan
-from ddoctor.analysis.live_ranks import asks_for_a_rank, at_places, named, standing, way_there
+from ddoctor.analysis.live_ranks import (
+    LiveRankState,
+    asks_for_a_rank,
+    at_places,
+    named,
+    standing,
+    way_there,
+)
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.prepared_models import saved_states
 from ddoctor.analysis.script_source import shown, written
+from ddoctor.analysis.sharded_passes import in_a_pass
+from ddoctor.evidence.frames import Block
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = ("rank-dependent-control-flow", "dead-rank", "first-failure-masked", "script-error")
@@ -33,11 +44,10 @@ EXPLAINS = ("rank-dependent-control-flow", "dead-rank", "first-failure-masked", 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.blocked:
         return
-    for block in {block for rank in live.ranks for block in rank.within}:
-        inside = [rank for rank in live.ranks if block in rank.within]
-        outside = [rank for rank in live.ranks if block not in rank.within]
-        if not asks_for_a_rank(block) or not outside:
+    for block, inside in live.parting.items():
+        if not asks_for_a_rank(block):
             continue
+        outside = [rank for rank in live.ranks if rank not in inside]
         first = inside[0]
         yield Finding(
             severity=Severity.ERROR,
@@ -49,19 +59,41 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             ),
             evidence=at_places(inside, outside),
             where=Where.of(inside),
-            fixes=(
-                Fix.python(
-                    summary="call it on all ranks, and write the result on one of them",
-                    paste=(
-                        "result = gather_or_evaluate()  # on all ranks: "
-                        f"{first.operation or 'it'} needs them\n"
-                        f"{block.text}\n"
-                        "    save(result)"
-                    ),
-                ),
-                *way_there(first),
-            ),
+            fixes=(*_together(block, first), *way_there(first)),
         )
+
+
+def in_a_hung_run(run: TrainingRun) -> Iterator[Finding]:
+    if (live := seen_live(run)) is not None:
+        yield from in_a_live_run(live)
+
+
+def _together(block: Block, inside: LiveRankState) -> Iterator[Fix]:
+    if not in_a_pass(inside):
+        yield Fix.python(
+            summary="call it on all ranks, and write the result on one of them",
+            paste="result = gather_or_evaluate()  # on all ranks: "
+            f"{inside.operation or 'it'} needs them\n"
+            f"{block.text}\n"
+            "    save(result)",
+        )
+        return
+    yield Fix.python(
+        summary="call the sharded model on all ranks, and write the result on one of them",
+        paste="result = evaluate(model)  # on all ranks: each pass gathers the parts of all\n"
+        f"{block.text}\n"
+        "    print(result)",
+        caution="conditions other than the rank stay around both",
+    )
+    yield Fix.python(
+        summary="or gather the weights on all ranks, and evaluate an unsharded copy on one",
+        paste="options = StateDictOptions(full_state_dict=True, cpu_offload=True)\n"
+        "weights = get_model_state_dict(model, options=options)  # on all ranks\n"
+        f"{block.text}\n"
+        "    copy.load_state_dict(weights)\n"
+        "    evaluate(copy)",
+        caution="the others wait for it in their next collective: keep it below the timeout",
+    )
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

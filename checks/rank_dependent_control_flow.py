@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from ddoctor.analysis import collective_mismatch, endings, log_events
 from ddoctor.analysis.collective_mismatch import ALIKE, have_passed, held, left_behind, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
+from ddoctor.analysis.hung_run import seen_live
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown
@@ -115,21 +116,12 @@ def stops_alone(script: Script) -> Iterator[Finding]:
             because=f"a rank leaves the training loop at {shown(one)} by what it has measured "
             "on its own part of the data, and no line makes that the same on all ranks: the "
             "others wait for its gradients",
-            fixes=(
-                Fix.python(
-                    summary="decide on all ranks alike",
-                    paste="stop = torch.tensor(float(stop), device=device)\n"
-                    "torch.distributed.all_reduce(stop, torch.distributed.ReduceOp.MAX)\n"
-                    "if stop.item():\n"
-                    "    break",
-                    caution="and reduce the measured value, so that all ranks keep the same best",
-                ),
-            ),
+            fixes=(_LEAVE_TOGETHER,),
         )
         return
 
 
-def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
+def waiting_apart(run: TrainingRun, script: Script | None) -> Iterator[Finding]:
     waiting = held(run)
     if not waiting or left_behind(waiting) is not None:
         return
@@ -145,6 +137,7 @@ def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
         for place, rows in apart.items()
     )
     longest = max(one.doing_seconds for one in hung)
+    live = seen_live(run)
     # The recorded call and the line of the stack agree.
     agree = (
         len({one.doing for one in hung}) > 1
@@ -152,10 +145,11 @@ def waiting_apart(run: TrainingRun) -> Iterator[Finding]:
         and not any(have_passed(waiting, one) for one in waiting)
     )
     yield _finding(
-        f"all ranks wait, {groups}; nothing moved for {longest:.0f} s",
+        f"all ranks wait, {groups}{_parted(live)}; nothing moved for {longest:.0f} s",
         Confidence.CERTAIN if agree else Confidence.LIKELY,
         [(endings.ranks(one.rank for one in rows), place) for place, rows in apart.items()],
         _tracebacks(waiting),
+        _together(live, script),
     )
 
 
@@ -200,12 +194,13 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
         return
     groups = " and ".join(f"{named(rows)} {where}" for where, rows in apart.items())
     yield _finding(
-        f"all ranks wait, {groups}; {live.standstill}",
+        f"all ranks wait, {groups}{_parted(live)}; {live.standstill}",
         Confidence.CERTAIN
         if len({rank.operation for rank in live.ranks}) > 1
         else Confidence.LIKELY,
         [(named(rows), where) for where, rows in apart.items()],
         [stack(rows[0]) for rows in apart.values()][:2],
+        _together(live, None),
     )
 
 
@@ -277,15 +272,71 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         )
 
 
-_LET_ALL_DECIDE = Fix.python(
-    summary="decide on all ranks alike, and keep collectives out of `if rank == 0`",
+def _let_all_decide(condition: str = "condition", where: str = "") -> Fix:
+    return Fix.python(
+        summary="decide on all ranks alike: reduce the condition first",
+        paste=(
+            f"{where and f'# instead of the test at {where}{chr(10)}'}"
+            f"any_rank = torch.tensor(float({condition}), device=device)\n"
+            "torch.distributed.all_reduce(any_rank, op=torch.distributed.ReduceOp.MAX)\n"
+            "if any_rank.item():   # on all ranks, or on none\n"
+            "    ..."
+        ),
+        caution="with ReduceOp.MIN, only if it holds on all ranks; item() waits for the GPU",
+    )
+
+
+_LET_ALL_DECIDE = _let_all_decide()
+
+_LEAVE_TOGETHER = Fix.python(
+    summary="leave the loop on all ranks alike",
     paste=(
-        "skip = torch.tensor(float(not loss.isfinite()), device=loss.device)\n"
-        "torch.distributed.all_reduce(skip, op=torch.distributed.ReduceOp.MAX)\n"
-        "if skip.item():   # on all ranks, or on none\n"
-        "    continue"
+        "stop = torch.tensor(float(stop), device=device)  # what this rank decides\n"
+        "torch.distributed.all_reduce(stop, op=torch.distributed.ReduceOp.MAX)\n"
+        "if stop.item():   # on all ranks, or on none\n"
+        "    break"
     ),
+    caution="and reduce the measured value, so that all ranks keep the same best",
 )
+
+# The test of a branch in one line.
+TEST = re.compile(r"(?:el)?if (.+):$")
+
+
+def _together(live: LiveState | None, script: Script | None) -> Fix:
+    """What makes the ranks agree, by the loop or the test that separates them, if it is known."""
+    block = next(iter(live.parting), None) if live is not None else None
+    if block is not None and block.loop:
+        return _LEAVE_TOGETHER
+    if block is not None:
+        test = TEST.match(block.text)
+        place = f"{block.file.rpartition('/')[2]}:{block.line}"
+        return _let_all_decide(test[1], place) if test else _LET_ALL_DECIDE
+    return next(_skipped(live, script), _LET_ALL_DECIDE)
+
+
+def _skipped(live: LiveState | None, script: Script | None) -> Iterator[Fix]:
+    """By the test that leaves a step before its backward pass, in which some ranks wait."""
+    lines = [rank.line for rank in live.ranks] if live is not None else []
+    for call in script.of(".backward") if script is not None else ():
+        here = [
+            line.line == call.at.line and line.file.endswith(call.at.file)
+            for line in lines
+            if line is not None
+        ]
+        if call.unless and any(here) and not all(here):
+            yield _let_all_decide(call.unless, f"{call.at.file}, before line {call.at.line}")
+
+
+def _parted(live: LiveState | None) -> str:
+    """Which ranks are in the loop or branch that separates them, to follow a sentence."""
+    for block, inside in live.parting.items() if live is not None else ():
+        are = "are" if len(inside) > 1 else "is"
+        return (
+            f"; only {named(inside)} {are} inside `{block.text}` "
+            f"({block.file.rpartition('/')[2]}:{block.line})"
+        )
+    return ""
 
 
 def _calls(rows: Sequence[RankEnding]) -> str:
@@ -316,7 +367,11 @@ def _elsewhere(log: Log, run: TrainingRun) -> Finding | None:
 
 
 def _finding(
-    because: str, confidence: Confidence, rows: Sequence[tuple[str, str]], stacks: Sequence[str]
+    because: str,
+    confidence: Confidence,
+    rows: Sequence[tuple[str, str]],
+    stacks: Sequence[str],
+    together: Fix = _LET_ALL_DECIDE,
 ) -> Finding:
     branch = Fix(
         summary="compare the stacks, and find the branch that separates the ranks",
@@ -330,7 +385,7 @@ def _finding(
         evidence=tuple(Observation(name=name, value=value) for name, value in rows),
         fixes=(
             *([branch] if stacks else []),
-            _LET_ALL_DECIDE,
+            together,
         ),
     )
 

@@ -22,9 +22,9 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
 
+from ddoctor.analysis.hung_run import seen_live
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.live_ranks import (
-    DISTRIBUTED,
     LiveRankState,
     asks_for_a_rank,
     at_places,
@@ -34,8 +34,10 @@ from ddoctor.analysis.live_ranks import (
 )
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.sharded_passes import in_a_pass, is_a_pass
 from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.script import Script
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
 EXPLAINS = (
@@ -45,11 +47,6 @@ EXPLAINS = (
     "first-failure-masked",
 )
 
-# Seen with torch 2.13 (FSDP1, FSDP2); for DeepSpeed, the folder of ZeRO.
-SHARDING = ("torch/distributed/fsdp/", "deepspeed/runtime/zero/")
-CALLS_COLLECTIVES = (DISTRIBUTED, "deepspeed/")
-# FSDP gathers elsewhere, too, say for a checkpoint.
-PASSES = ("_call_impl", "_engine_run_backward")
 GENERATING = "transformers/generation/"
 # A rank that leaves another loop early has fewer inputs: uneven-inputs-per-rank.
 COUNTS = re.compile(r"^while\b|\brange\((?!.*\blen\()")
@@ -58,14 +55,10 @@ COUNTS = re.compile(r"^while\b|\brange\((?!.*\blen\()")
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.blocked:
         return
-    parting = {
-        block: inside
-        for block in dict.fromkeys(block for rank in live.ranks for block in rank.within)
-        if len(inside := [rank for rank in live.ranks if block in rank.within]) < len(live.ranks)
-    }
+    parting = live.parting
     if any(_is_another_cause(block, inside) for block, inside in parting.items()):
         return
-    found = [block for block, inside in parting.items() if all(map(_in_a_pass, inside))]
+    found = [block for block, inside in parting.items() if all(map(in_a_pass, inside))]
     if found:
         # A rank that has left a loop has left the blocks around it, too: the loop is the reason.
         block = next((block for block in found if block.loop), found[0])
@@ -75,8 +68,13 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     inside = [
         rank for rank in live.ranks if any(GENERATING in frame.file for frame in rank.seen.stack)
     ]
-    if 0 < len(inside) < len(live.ranks) and all(map(_in_a_pass, inside)):
+    if 0 < len(inside) < len(live.ranks) and all(map(in_a_pass, inside)):
         yield _finding("generate", SYNCED, inside, live)
+
+
+def in_a_hung_run(run: TrainingRun) -> Iterator[Finding]:
+    if (live := seen_live(run)) is not None:
+        yield from in_a_live_run(live)
 
 
 def generates_on_one_rank(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
@@ -105,29 +103,14 @@ def _is_another_cause(block: Block, inside: Sequence[LiveRankState]) -> bool:
     """Whether another check covers it: a branch for one rank, or around another collective, or a
     loop over data, as in training."""
     if not block.loop:
-        return asks_for_a_rank(block) or not all(map(_in_a_pass, inside))
+        return asks_for_a_rank(block) or not all(map(in_a_pass, inside))
     return COUNTS.search(block.text) is None and not _of_a_model(block, inside[0].seen.stack)
 
 
 def _of_a_model(block: Block, stack: Sequence[Frame]) -> bool:
     place = (block.file, block.function)
     outer = takewhile(lambda frame: (frame.file, frame.function) != place, stack)
-    return any(map(_is_a_pass, outer))
-
-
-def _in_a_pass(rank: LiveRankState) -> bool:
-    """Whether it waits in a collective that a sharded model itself calls in a pass."""
-
-    def calls(frame: Frame) -> bool:
-        return any(part in frame.file for part in CALLS_COLLECTIVES)
-
-    callers = takewhile(calls, reversed(rank.seen.stack))
-    sharding = any(part in frame.file for frame in callers for part in SHARDING)
-    return sharding and any(map(_is_a_pass, rank.seen.stack))
-
-
-def _is_a_pass(frame: Frame) -> bool:
-    return frame.function.rpartition(".")[2] in PASSES
+    return any(map(is_a_pass, outer))
 
 
 def _finding(what: str, fix: Fix, inside: Sequence[LiveRankState], live: LiveState) -> Finding:

@@ -25,9 +25,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.data_overlap import by_name, even, place, synchronised
 from ddoctor.analysis.ddp_options import JOIN
-from ddoctor.analysis.live_ranks import named
+from ddoctor.analysis.hung_run import seen_live
+from ddoctor.analysis.live_ranks import LiveRankState, named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import EVALUATES, LOADER, evaluates, is_plain, shown
+from ddoctor.evidence.frames import Block
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
@@ -46,6 +48,8 @@ EXPLAINS = (
     "script-error",
 )
 
+
+SO_FAR = "batches taken so far"
 
 # `rows[rank::world]`, or `number % world == rank`.
 SLICED = re.compile(
@@ -159,28 +163,31 @@ def batches_differ(
     if (synced is False and not waits) or ends == {"finished"}:
         return
     for name, loaders in by_name(loading).items():
-        counts, seen = _counts(loaders)
+        counts, source = _counts(loaders, run)
         if len(set(counts.values())) < 2:
             continue
         shortest, longest = min(counts.values()), max(counts.values())
         odd = _odd(counts)
+        at_least = "at least " if source == SO_FAR else ""
         hung = _left_alone(run, counts) if run is not None else ()
         doubt = "; unless all ranks leave the epoch together, some will hang"
         if hung:
             doubt = f", and {endings.ranks(hung)} waited forever for the shorter ones"
+            doubt += endings.others(run, ()) if run is not None else ""
         yield Finding(
             severity=Severity.ERROR if synced or hung else Severity.WARNING,
             confidence=Confidence.CERTAIN if hung else Confidence.LIKELY,
             because=(
                 f"an epoch of the loader at {name} has {shortest} batches on "
-                f"{_who(counts, shortest)} and {longest} on {_who(counts, longest)}{doubt}"
+                f"{_who(counts, shortest)} and {at_least}{longest} on "
+                f"{_who(counts, longest)}{doubt}"
             ),
             evidence=tuple(
                 Observation(
                     name=f"batches of an epoch, rank {rank}",
                     value=count,
                     expected=shortest,
-                    source="epochs that ended" if seen else "the length of the loader",
+                    source=source,
                 )
                 for rank, count in counts.items()
                 if rank in odd or len(counts) == 2
@@ -194,7 +201,7 @@ def finished_earlier(run: TrainingRun, loading: Loading | None) -> Iterator[Find
     """Ranks finished the script while others waited for them in a collective."""
     gone = endings.gone_before(run)
     counted = by_name(loading).values() if loading is not None else ()
-    known = any(len(set(_counts(loaders)[0].values())) > 1 for loaders in counted)
+    known = any(len(set(_counts(loaders, run)[0].values())) > 1 for loaders in counted)
     if not gone or known or (loading is not None and even(loading)):
         return
     yield Finding(
@@ -245,13 +252,10 @@ def left_by_the_others(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
-    if not live.blocked:
-        return
     ended = [rank.rank for rank in live.gone if rank.finished]
-    for loop in {block: rank for rank in live.ranks for block in rank.within if block.loop}:
-        ahead = [rank for rank in live.ranks if rank.is_past(loop)]
-        behind = [rank for rank in live.ranks if loop in rank.within]
-        if not (ahead or ended) or not behind:
+    for loop, behind in _loops(live).items() if live.blocked else ():
+        ahead = [rank for rank in live.ranks if rank.has_left(loop, behind[0])]
+        if loop.decides or not (ahead or ended):
             continue
         gone = [f"{endings.ranks(ended)} finished the script"] if ended else []
         if ahead:
@@ -274,27 +278,73 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
                 Observation(name="still in the loop", value=named(behind)),
             ),
             where=Where(ranks=tuple(left)),
-            fixes=(_together(f"at line {loop.line}"), JOIN),
+            fixes=(STOP_TOGETHER, JOIN),
         )
         return
 
 
-def _counts(loaders: Sequence[Loader]) -> tuple[Mapping[int, int], bool]:
-    """Batches of each rank in the first epoch in which they differ.
+def in_a_hung_run(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
+    """Ranks left a loop whose batches no DataLoader counts: the script makes them itself."""
+    live = seen_live(run)
+    rows = by_name(loading).values() if loading is not None else ()
+    counted = any(len(loaders) == len(run.ranks) for loaders in rows)
+    if live is not None and not counted and not endings.gone_before(run):
+        yield from in_a_live_run(live)
 
-    Also whether they were counted, rather than taken from the length of the loader.
-    """
+
+def _loops(live: LiveState) -> Mapping[Block, Sequence[LiveRankState]]:
+    """The loops that some ranks are in and others not, also as they ended, with these ranks."""
+    return {
+        block: rows
+        for block, rows in live.around.items()
+        if block.loop and (live.gone or block in live.parting)
+    }
+
+
+def _counts(loaders: Sequence[Loader], run: TrainingRun | None) -> tuple[Mapping[int, int], str]:
+    """Batches of each rank in the first epoch in which they differ, and what shows them."""
     if len({one.rank for one in loaders}) < len(loaders):
-        return {}, False
+        return {}, ""
     ended = min(len(one.epoch_batches) for one in loaders)
     for epoch in range(ended):
         counts = {one.rank: one.epoch_batches[epoch] for one in loaders}
         if len(set(counts.values())) > 1:
-            return counts, True
+            return counts, "epochs that ended"
+    if run is not None and (begun := _so_far(loaders, ended, run)):
+        return begun, SO_FAR
     # Epochs that ended alike on all ranks are even, whatever the lengths are.
     if ended:
-        return {}, True
-    return {one.rank: one.batches for one in loaders if one.batches is not None}, False
+        return {}, ""
+    lengths = {one.rank: one.batches for one in loaders if one.batches is not None}
+    return lengths, "the length of the loader"
+
+
+def _so_far(loaders: Sequence[Loader], epoch: int, run: TrainingRun) -> Mapping[int, int]:
+    """Batches of an epoch that has ended on some ranks, and in which others wait with more."""
+    done = {one.rank: one.epoch_batches[epoch] for one in loaders if one.epoch_batches[epoch:]}
+    going = {one.rank: one.unended for one in loaders if one.rank not in done}
+    shortest = min(done.values(), default=0)
+    short = [one for one in loaders if done.get(one.rank) == shortest]
+    longer = [rank for rank, count in going.items() if count > shortest]
+    return {**done, **going} if short and longer and _apart(run, short, longer) else {}
+
+
+def _apart(run: TrainingRun, short: Sequence[Loader], longer: Sequence[int]) -> bool:
+    """Whether the longer ranks are still in a loop that the short ones have left.
+
+    All ranks may have agreed to leave it, and wait for another reason.
+    """
+    finished = {one.rank for one in run.ranks if one.outcome == "finished"}
+    live = seen_live(run)
+    if live is None:
+        return bool(endings.gone_before(run)) and {one.rank for one in short} <= finished
+    loops = {rank.rank: {block for block in rank.within if block.loop} for rank in live.ranks}
+    # A framework's loop is none of the user's lines.
+    inside = [loops.get(rank, set()) for rank in longer]
+    begun_again = all(one.unended for one in short)
+    return begun_again or any(
+        not own or own - loops.get(one.rank, set()) for own in inside for one in short
+    )
 
 
 def _odd(counts: Mapping[int, int]) -> Sequence[int]:
@@ -330,7 +380,9 @@ def _fixes(loader: Loader, shortest: int) -> Iterator[Fix]:
             ),
             caution="a sampler that fills batches by length has its own drop_last to set",
         )
-    yield _together(f"{loader.name}: {shortest} now")
+    # A stream has no length.
+    sized = loader.batches is not None
+    yield _together(f"{loader.name}: {shortest} now") if sized else STOP_TOGETHER
     yield JOIN
 
 
@@ -344,3 +396,19 @@ def _together(where: str) -> Fix:
         ),
         caution="the last batches of the longer ranks are left out",
     )
+
+
+STOP_TOGETHER = Fix.python(
+    summary="end the epoch on all ranks as soon as one has no more batches",
+    paste=(
+        "batches = iter(loader)\n"
+        "while True:\n"
+        "    batch = next(batches, None)\n"
+        "    more = torch.tensor(float(batch is not None), device=device)\n"
+        "    dist.all_reduce(more, op=dist.ReduceOp.MIN)\n"
+        "    if not more.item():\n"
+        "        break"
+    ),
+    caution="costs a small collective per step; `itertools.islice` with a number that all ranks "
+    "know, say the smallest length, needs none",
+)

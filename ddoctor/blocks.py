@@ -8,9 +8,8 @@ from contextlib import suppress
 
 from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.source_text import syntax_tree
+from ddoctor.loop_exits import Loop, decides
 
-LOOPS = (ast.For, ast.AsyncFor, ast.While)
-Loop = ast.For | ast.AsyncFor | ast.While
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = ast.If | Loop | Function
 
@@ -31,7 +30,8 @@ def around(frame: Frame, nodes: Sequence[Node], lines: Sequence[str]) -> Iterato
             yield Block(
                 file=frame.file,
                 function=frame.function,
-                loop=isinstance(node, LOOPS),
+                loop=isinstance(node, Loop),
+                decides=isinstance(node, Loop) and decides(node),
                 text=lines[node.lineno - 1].strip(),
                 line=node.lineno,
                 end=node.end_lineno or last,

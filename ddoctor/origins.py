@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from ddoctor.blocks import LOOPS, Function, Loop, Node
+from ddoctor.blocks import Function, Node
 from ddoctor.evidence.frames import Frame, Origin
+from ddoctor.loop_exits import Loop
 
 # A loop over numbers gives no batch.
 COUNTS, NEXT = frozenset({"range", "count", "trange"}), frozenset({"next"})
@@ -43,7 +44,7 @@ def _of_a_frame(frame: Frame, nodes: Sequence[Node]) -> Sequence[Statement]:
     functions = [node for node in around if isinstance(node, Function)]
     function = max(functions, key=lambda node: node.lineno, default=None)
     first = function.lineno if function is not None else 0
-    loops = [node for node in around if isinstance(node, LOOPS) and node.lineno > first]
+    loops = [node for node in around if isinstance(node, Loop) and node.lineno > first]
     loops.sort(key=lambda node: -node.lineno)
     if not loops and function is None:
         return ()

@@ -165,12 +165,21 @@ class LiveRankState:
         """The loops and branches around its most frequent line."""
         return self.seen.activities[0].within if self.seen.activities else ()
 
-    def is_past(self, loop: Block) -> bool:
-        """Whether it is after this loop, in the same function."""
-        return any(
-            (frame.file, frame.function) == (loop.file, loop.function) and frame.line > loop.end
-            for frame in self.seen.stack
-        )
+    def has_left(self, loop: Block, inside: LiveRankState) -> bool:
+        """Whether it is after this loop, or after the call of it, with another rank inside.
+
+        If only one of them is in a branch around the loop, it may never have come to it.
+        """
+        outer = inside.within[: inside.within.index(loop) + 1]
+        if loop in self.within or not all(block.loop or block in self.within for block in outer):
+            return False
+        for own, other in zip(_users(self), _users(inside), strict=False):
+            if (own.file, own.function) != (other.file, other.function):
+                return False
+            if own.line != other.line:
+                here = (own.file, own.function) == (loop.file, loop.function)
+                return own.line > (loop.end if here else other.line)
+        return False
 
     @property
     def surely(self) -> bool:
@@ -230,6 +239,10 @@ class LiveRankState:
     def throughout(self) -> str:
         """For how long it was seen."""
         return "in a dump" if self.dumped else f"for all of the {self.seconds:.0f} s"
+
+
+def _users(rank: LiveRankState) -> Iterator[Frame]:
+    return (frame for frame in rank.seen.stack if frame.of_user)
 
 
 DISTRIBUTED = "torch/distributed/"

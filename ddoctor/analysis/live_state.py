@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
@@ -18,6 +18,7 @@ from ddoctor.analysis.live_ranks import (
     standing,
 )
 from ddoctor.analysis.live_stragglers import LiveStraggler, straggler
+from ddoctor.evidence.frames import Block
 from ddoctor.evidence.live import LiveLook
 
 
@@ -112,6 +113,17 @@ class LiveState(Derived):
     def blocked(self) -> bool:
         """Whether the run is stuck with every rank waiting for others."""
         return self.hung and all(rank.waits for rank in self.ranks)
+
+    @cached_property
+    def around(self) -> Mapping[Block, Sequence[LiveRankState]]:
+        """The loops and branches around the ranks, outermost first, with the ranks inside."""
+        every = dict.fromkeys(block for rank in self.ranks for block in rank.within)
+        return {block: [rank for rank in self.ranks if block in rank.within] for block in every}
+
+    @property
+    def parting(self) -> Mapping[Block, Sequence[LiveRankState]]:
+        """Those that only some of the ranks are in."""
+        return {block: rows for block, rows in self.around.items() if len(rows) < len(self.ranks)}
 
     @cached_property
     def straggler(self) -> LiveStraggler | None:

@@ -44,3 +44,5 @@ class Block(Part, frozen=True, kw_only=True):
     """Its first line of source."""
     line: int
     end: int
+    decides: bool = False
+    """Of a loop: whether a test of something else than a counter may end it early."""

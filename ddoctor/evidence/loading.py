@@ -82,6 +82,8 @@ class Loader(Part, frozen=True, kw_only=True):
     """Seconds from then to the first batch, for each of these epochs."""
     epoch_batches: tuple[int, ...] = ()
     """Number of batches of each epoch that ended during the recording."""
+    unended: Count = 0
+    """Number of batches so far of the last epoch, if the loader did not come to its end; else 0."""
     worker_memory: float | None = None
     """Unshared memory of one worker in MiB, the median of them; None: not visible."""
     batch_bytes: int | None = None

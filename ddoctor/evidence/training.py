@@ -9,7 +9,7 @@ from itertools import takewhile
 from statistics import median
 from typing import Literal
 
-from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.section import Count, Part, RunSection, Section
 from ddoctor.evidence.steps import BETWEEN_RANKS, PHASES
 
@@ -70,6 +70,8 @@ class RankEnding(Part, frozen=True, kw_only=True):
     exit, or the last traceback in a text. Empty: the exception ended the script."""
     stack: tuple[Frame, ...] = ()
     """Stack of the exception, or of the exit; of a rank that hung, that of its main thread."""
+    within: tuple[Block, ...] = ()
+    """Loops and branches around the user's frames of the stack, innermost last."""
     time: float = 0.0
     """Seconds from the start of the run to the end of this rank, by its host's clock."""
     doing: str = ""

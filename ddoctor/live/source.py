@@ -13,16 +13,15 @@ from pathlib import Path
 
 import psutil
 
-from ddoctor import blocks, origins
-from ddoctor.blocks import Loop
+from ddoctor import blocks, loop_exits, origins
 from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.opening import without_waiting
+from ddoctor.loop_exits import Loop
 
 # The kernel counts a process's start time from the boot, whose time it has in whole seconds.
 COARSE_SECONDS = 2.0
 MOST_BYTES = 16 * 2**20
 """Bytes of a source file."""
-ORDER = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
 # Code that is not the user's.
 LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
 
@@ -38,7 +37,7 @@ class Source:
         self._lines = cache(self._read)
         self._nodes = cache(lambda file: blocks.parsed(self._lines(file)))
         # The same frames are sampled again and again.
-        self._counters = cache(_counters)
+        self._counters = cache(loop_exits.counters)
         self._origins = cache(lambda calls: origins.origins(calls, self._nodes))
 
     def path(self, file: str) -> Path:
@@ -106,28 +105,12 @@ class Source:
         return ()
 
 
-def _counters(loop: Loop) -> Collection[str]:
-    """Return the source of a loop's counters: its targets, and what it increments."""
-    added = (node.target for node in ast.walk(loop) if isinstance(node, ast.AugAssign))
-    targets = [] if isinstance(loop, ast.While) else ast.walk(loop.target)
-    return {ast.unparse(node) for node in (*added, *targets) if isinstance(node, ast.expr)}
-
-
 def _skips(body: Sequence[ast.stmt], counters: Collection[str]) -> Iterator[ast.If]:
     """Yield the branches, nested ones included, that `continue` while a counter is below or above
     something.
     """
     for node in body:
         if isinstance(node, ast.If):
-            if isinstance(node.body[-1], ast.Continue) and _counts(node.test, counters):
+            if isinstance(node.body[-1], ast.Continue) and loop_exits.counts(node.test, counters):
                 yield node
             yield from _skips(node.body, counters)
-
-
-def _counts(test: ast.expr, counters: Collection[str]) -> bool:
-    return any(
-        isinstance(part, ast.Compare)
-        and isinstance(part.ops[0], ORDER)
-        and any(ast.unparse(side) in counters for side in (part.left, *part.comparators))
-        for part in ast.walk(test)
-    )

@@ -20,6 +20,7 @@ from ddoctor.recorder.tape import REST
 from ddoctor.recorder.timeline import Timeline
 
 MOST_BATCHES = 20_000
+MOST_EPOCHS = 64
 By = Literal["indices", "values", "labels"]
 Given: TypeAlias = tuple[set[int], set[tuple[torch.Size, torch.dtype]]]
 """The storages, shapes and types of a batch's tensors, which are not kept alive."""
@@ -193,7 +194,9 @@ def _loader(settings: Loader, seen: Seen) -> Loader:
         seeded_by_epoch=len(set(seeds)) == len(seeds) if seeded else None,
         starts=tuple(epoch.start for epoch in seen.epochs),
         first_waits=tuple(seconds for _, seconds, first in seen.waits if first),
-        epoch_batches=tuple(epoch.batches for epoch in seen.epochs if epoch.ended),
+        # Those that are too many count as one.
+        epoch_batches=tuple(one.batches for one in seen.epochs[: MOST_EPOCHS - 1] if one.ended),
+        unended=sum(epoch.batches for epoch in seen.epochs[-1:] if not epoch.ended),
         batch_bytes=seen.batch_bytes,
         lines=seen.slots[-1].lines() if seen.slots else (),
         randomness=seen.slots[0].randomness(seen.sources) if seen.slots else (),

@@ -18,14 +18,13 @@ from torch.utils.weak import WeakIdKeyDictionary
 from ddoctor.recorder import places, trial, workers
 from ddoctor.recorder.fingerprints import PRINTED_VALUES, of_dataset, of_tensors
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.loader_facts import Epoch, Seen, described, distributed
+from ddoctor.recorder.loader_facts import MOST_EPOCHS, Epoch, Seen, described, distributed
 from ddoctor.recorder.swaps import replaces
 from ddoctor.recorder.tape import EVALUATION, LOADER
 from ddoctor.recorder.timeline import Timeline
 
 MOST_LOADERS = 64
 FIRST_BATCHES = 8
-MOST_EPOCHS = 64
 # An iterator's attribute: its loader, and what is known of that.
 OWN = "_ddoctor_own"
 
@@ -92,6 +91,7 @@ class Loaders:
             sampler = distributed(this)
             if len(seen.epochs) < MOST_EPOCHS:
                 seen.epochs.append(Epoch(seconds, getattr(sampler, "epoch", None)))
+            seen.epochs[-1].ended = False
             # The loader lives as long as its iterator; with workers that stay it does so anyway.
             setattr(iterator, OWN, (None if this.persistent_workers else this, seen))
             if this.num_workers == 0 and not seen.slots:

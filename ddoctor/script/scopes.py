@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from ddoctor.blocks import LOOPS, Function
+from ddoctor.blocks import Function
 from ddoctor.evidence.script import Within
 from ddoctor.evidence.source_text import children
+from ddoctor.loop_exits import Loop
 from ddoctor.script.modules import Module
 from ddoctor.script.names import NOTHING, Marks, Names, variable
 from ddoctor.script.ranks import kind_of, lower, own_name
@@ -203,7 +204,7 @@ class Walk:
                 otherwise = Block(other, node, node.test, negated=True)
                 self._body(node.orelse, scope, (*around, otherwise))
             self._body(node.body, scope, body)
-        elif isinstance(node, LOOPS):
+        elif isinstance(node, Loop):
             for part in children(node):
                 if isinstance(part, ast.expr):
                     self._expression(part, node, scope, around)

@@ -253,12 +253,17 @@ class Child:
         return perf_counter() - self.interrupted_at > GRACE_SECONDS
 
     def end(self, *, sample: bool) -> None:
-        """End the script and all that it started; ``sample``: read its stack first (py-spy)."""
+        """End the script and all that it started; ``sample``: it hangs.
+
+        Then its stack is read first (py-spy), and its facts: the last batches tell why.
+        """
         if not self.over:
             self.ended_by_us = True
             ending = self.written.ending or Ending()
             if sample and not ending.stack:
                 self.stack = stacks.sampled(self.pid)
+            if sample:
+                self.written.ask_for_facts(lambda: self.over)
             with suppress(ProcessLookupError):
                 self._process.terminate()
         # It may print its last lines.
@@ -340,6 +345,10 @@ class Child:
         native = code and not ending.exception
         raised_in = stacks.raised_in(ending)
         over_at = self._over_at or perf_counter()
+        last, within = stacks.with_source(
+            stack or stacks.of_crash(self.written.path, printed if native else "") or ending.stack,
+            self._began_at,
+        )
         return Record(
             rank=self.launched.rank,
             host=self.host,
@@ -356,9 +365,8 @@ class Child:
                     message=ending.message,
                     then=ending.then,
                     source=ending.source,
-                    stack=stack
-                    or stacks.of_crash(self.written.path, printed if native else "")
-                    or ending.stack,
+                    stack=last,
+                    within=within,
                     time=over_at - self._began,
                     doing=raised_in or self.written.doing,
                     doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),

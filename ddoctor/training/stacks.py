@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import linecache
 import os
 import re
 import subprocess
@@ -13,7 +14,10 @@ from itertools import takewhile
 from pathlib import Path
 from shutil import which
 
-from ddoctor.evidence.frames import Frame
+from msgspec.structs import replace
+
+from ddoctor import blocks
+from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.training import ECHO, ENGINE
 from ddoctor.recorder import places, recorded
 from ddoctor.recorder.script import Ending
@@ -57,6 +61,30 @@ def _frames(rows: Sequence[tuple[str, str | int, str]]) -> tuple[Frame, ...]:
         # recorded.START is <string>.
         if "ddoctor/recorder" not in file and not file.startswith(("<frozen", "<string>"))
     )
+
+
+def with_source(
+    stack: Sequence[Frame], began: float
+) -> tuple[tuple[Frame, ...], tuple[Block, ...]]:
+    """The stack with the text of the user's lines, and the loops and branches around them.
+
+    ``began``: when the script started, in seconds since 1970.
+    """
+    frames, around = list[Frame](), list[Block]()
+    for frame in stack:
+        lines = _source(frame.file, began) if frame.of_user else ()
+        told = frame.text or "".join(lines[frame.line - 1 : frame.line]).strip()
+        frames.append(replace(frame, text=told))
+        around += blocks.around(frame, blocks.parsed(lines), lines)
+    return tuple(frames), tuple(around)
+
+
+def _source(file: str, began: float) -> Sequence[str]:
+    """Its lines; empty: it cannot be read, or changed after the start and is not what runs."""
+    with suppress(OSError):
+        if os.stat(file).st_mtime <= began:
+            return linecache.getlines(file)
+    return ()
 
 
 def of_crash(folder: Path, printed: str) -> tuple[Frame, ...]:

@@ -1,0 +1,56 @@
+"""A recorded run that hung, as ``ddoctor attach`` would have seen it."""
+
+from __future__ import annotations
+
+from ddoctor.analysis.live_ranks import IN_ENGINE
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.evidence.live import Activity, LiveLook, LiveRank
+from ddoctor.evidence.training import ENGINE, RankEnding, TrainingRun
+
+
+def seen_live(run: TrainingRun) -> LiveState | None:
+    """Its ranks, if some hung and all that did not finish wait for others; None: else.
+
+    A rank may have failed in its collective, once another rank was gone.
+    """
+    hung = [one for one in run.ranks if one.outcome == "hung"]
+    finished = tuple(one.rank for one in run.ranks if one.outcome == "finished")
+    waiting = tuple(_rank(one) for one in run.ranks if one.waits and (one in hung or one.echoes))
+    if not hung or len(waiting) + len(finished) < len(run.ranks):
+        return None
+    look = LiveLook(
+        host=hung[0].host,
+        job="",
+        world=len(run.ranks),
+        seconds=max(one.doing_seconds for one in hung),
+        command=run.command,
+        missing=finished,
+        supervised=True,
+        ranks=waiting,
+    )
+    return LiveState.derive((look,))
+
+
+def _rank(one: RankEnding) -> LiveRank:
+    functions = [frame.function for frame in one.stack]
+    # A collective that a sharded model calls in its backward pass is below the engine, too.
+    last = functions[-1:] == [ENGINE]
+    waits = Activity(
+        name=IN_ENGINE if last else "collective",
+        samples=1,
+        calls=tuple(frame for frame in one.stack if frame.of_user),
+        within=one.within,
+    )
+    return LiveRank(
+        rank=one.rank,
+        pid=one.pid,
+        state="sleeping",
+        age_seconds=one.time,
+        cpu_seconds=0.0,
+        main_cpu_seconds=0.0,
+        resident=0.0,
+        samples=1,
+        stack=one.stack,
+        still=True,
+        activities=(waits,),
+    )
