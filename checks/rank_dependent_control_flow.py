@@ -305,13 +305,11 @@ TEST = re.compile(r"(?:el)?if (.+):$")
 
 def _together(live: LiveState | None, script: Script | None) -> Fix:
     """What makes the ranks agree, by the loop or the test that separates them, if it is known."""
-    block = next(iter(live.parting), None) if live is not None else None
-    if block is not None and block.loop:
-        return _LEAVE_TOGETHER
-    if block is not None:
-        test = TEST.match(block.text)
-        place = f"{block.file.rpartition('/')[2]}:{block.line}"
-        return _let_all_decide(test[1], place) if test else _LET_ALL_DECIDE
+    for block in live.parting if live is not None else ():
+        if block.decides:
+            return _LEAVE_TOGETHER
+        if test := TEST.match(block.text):
+            return _let_all_decide(test[1], f"{block.file.rpartition('/')[2]}:{block.line}")
     return next(_skipped(live, script), _LET_ALL_DECIDE)
 
 
@@ -330,13 +328,7 @@ def _skipped(live: LiveState | None, script: Script | None) -> Iterator[Fix]:
 
 def _parted(live: LiveState | None) -> str:
     """Which ranks are in the loop or branch that separates them, to follow a sentence."""
-    for block, inside in live.parting.items() if live is not None else ():
-        are = "are" if len(inside) > 1 else "is"
-        return (
-            f"; only {named(inside)} {are} inside `{block.text}` "
-            f"({block.file.rpartition('/')[2]}:{block.line})"
-        )
-    return ""
+    return "".join([live.inside(block) for block in live.parting][:1]) if live is not None else ""
 
 
 def _calls(rows: Sequence[RankEnding]) -> str:

@@ -60,12 +60,11 @@ SLICED = re.compile(
 
 def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
     """The script deals items out to the ranks, and trains on all that a rank got."""
-    joined = any("join" in one.name.lower() for one in script.calls)
     loaders = [one for one in script.of(LOADER) if not evaluates(one)]
     loops = [loop.at.text for loop in script.loops if loop.kind == "training"]
     if (
         loading is not None
-        or joined
+        or _joins(script)
         or not is_plain(script)
         or (script.of(LOADER) and not loaders)
         or any("sampler" in name for one in loaders for name in one.keywords)
@@ -103,11 +102,10 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
 
 def of_files(script: Script, loading: Loading | None) -> Iterator[Finding]:
     """A stream deals files out to the ranks, and each rank trains until its own have ended."""
-    joined = any("join" in one.name.lower() for one in script.calls)
     loaders = [one for one in script.of(LOADER) if not evaluates(one)]
     loops = [one for one in script.loops if one.kind == "training"]
     open_ended = bool(loops) and all(one.exhausts for one in loops)
-    if loading is not None or joined or not is_plain(script) or not open_ended:
+    if loading is not None or _joins(script) or not is_plain(script) or not open_ended:
         return
     for one in script.datasets:
         own = [each for each in loaders if each.origin("dataset", 0) == (one.name,)]
@@ -130,11 +128,10 @@ def of_files(script: Script, loading: Loading | None) -> Iterator[Finding]:
 
 def without_even_batches(script: Script, loading: Loading | None) -> Iterator[Finding]:
     """accelerate was asked not to make the ranks' numbers of batches equal."""
-    joins = any("join" in one.name.lower() for one in script.calls)
     # accelerate/data_loader.py, BatchSamplerShard: then no rank gets what is left over.
     loaders = script.of(LOADER)
     drops = bool(loaders) and all(one.keywords.get("drop_last") == "True" for one in loaders)
-    for one in script.calls if loading is None and not joins and not drops else ():
+    for one in script.calls if loading is None and not _joins(script) and not drops else ():
         if one.name.startswith("accelerate.") and "even_batches=False" in one.at.text:
             yield Finding(
                 severity=Severity.NOTE,
@@ -153,7 +150,11 @@ def without_even_batches(script: Script, loading: Loading | None) -> Iterator[Fi
 
 
 def batches_differ(
-    loading: Loading, wrapping: Wrapping | None, steps: Steps | None, run: TrainingRun | None
+    loading: Loading,
+    wrapping: Wrapping | None,
+    steps: Steps | None,
+    run: TrainingRun | None,
+    script: Script | None,
 ) -> Iterator[Finding]:
     synced = synchronised(wrapping, steps)
     ends = {one.outcome for one in run.ranks} if run is not None else set()
@@ -170,10 +171,12 @@ def batches_differ(
         odd = _odd(counts)
         at_least = "at least " if source == SO_FAR else ""
         hung = _left_alone(run, counts) if run is not None else ()
+        if script is not None and _joins(script) and not hung:
+            continue
         doubt = "; unless all ranks leave the epoch together, some will hang"
         if hung:
             doubt = f", and {endings.ranks(hung)} waited forever for the shorter ones"
-            doubt += endings.others(run, ()) if run is not None else ""
+            doubt += _standing(run) if run is not None else ""
         yield Finding(
             severity=Severity.ERROR if synced or hung else Severity.WARNING,
             confidence=Confidence.CERTAIN if hung else Confidence.LIKELY,
@@ -200,9 +203,7 @@ def batches_differ(
 def finished_earlier(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
     """Ranks finished the script while others waited for them in a collective."""
     gone = endings.gone_before(run)
-    counted = by_name(loading).values() if loading is not None else ()
-    known = any(len(set(_counts(loaders, run)[0].values())) > 1 for loaders in counted)
-    if not gone or known or (loading is not None and even(loading)):
+    if not gone or _known(run, loading) or (loading is not None and even(loading)):
         return
     yield Finding(
         severity=Severity.ERROR,
@@ -287,9 +288,22 @@ def in_a_hung_run(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
     """Ranks left a loop whose batches no DataLoader counts: the script makes them itself."""
     live = seen_live(run)
     rows = by_name(loading).values() if loading is not None else ()
-    counted = any(len(loaders) == len(run.ranks) for loaders in rows)
-    if live is not None and not counted and not endings.gone_before(run):
+    # Whom a signal ended has not written its last batches.
+    killed = any(one.outcome == "killed" for one in run.ranks)
+    counted = not killed and any(len(loaders) == len(run.ranks) for loaders in rows)
+    told = counted or _known(run, loading) or endings.gone_before(run)
+    if live is not None and not told:
         yield from in_a_live_run(live)
+
+
+def _joins(script: Script) -> bool:
+    return any("join" in one.name.lower() for one in script.calls)
+
+
+def _known(run: TrainingRun, loading: Loading | None) -> bool:
+    """Whether the numbers of batches are known to differ."""
+    rows = by_name(loading).values() if loading is not None else ()
+    return any(len(set(_counts(loaders, run)[0].values())) > 1 for loaders in rows)
 
 
 def _loops(live: LiveState) -> Mapping[Block, Sequence[LiveRankState]]:
@@ -347,6 +361,13 @@ def _apart(run: TrainingRun, short: Sequence[Loader], longer: Sequence[int]) -> 
     )
 
 
+def _standing(run: TrainingRun) -> str:
+    """Where the ranks wait, and the loop that only some are in, to follow a sentence."""
+    live = seen_live(run)
+    loops = [] if live is None else [live.inside(block) for block in live.parting if block.loop]
+    return "".join([endings.others(run, ()), *loops[:1]])
+
+
 def _odd(counts: Mapping[int, int]) -> Sequence[int]:
     """The ranks that differ from the majority; without a majority, those that end first."""
     usual, many = Counter(counts.values()).most_common(1)[0]
@@ -363,11 +384,13 @@ def _left_alone(run: TrainingRun, counts: Mapping[int, int]) -> Sequence[int]:
     """The longer ranks that hung, or lost their peer, after the shorter ones had continued."""
     shortest = min(counts.values())
     gone = {one.rank for one in run.ranks if one.outcome == "finished"}
-    waited = [one.rank for one in run.ranks if one.outcome == "hung" or one.echoes]
-    long = [rank for rank in waited if counts.get(rank, shortest) > shortest]
+    live = seen_live(run)
+    stuck = {one.rank for one in run.ranks if one.outcome == "hung"}
+    stuck |= {one.rank for one in live.ranks} if live is not None else set()
+    waited = sorted(stuck | {one.rank for one in run.ranks if one.echoes})
     short = [rank for rank, count in counts.items() if count == shortest]
-    hung = {one.rank for one in run.ranks if one.outcome == "hung"}
-    return long if all(rank in gone | hung for rank in short) else ()
+    long = [rank for rank in waited if counts.get(rank, shortest) > shortest]
+    return long if all(rank in gone | stuck for rank in short) else ()
 
 
 def _fixes(loader: Loader, shortest: int) -> Iterator[Fix]:

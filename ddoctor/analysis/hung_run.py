@@ -1,7 +1,10 @@
-"""A recorded run that hung, as ``ddoctor attach`` would have seen it."""
+"""A recorded run whose ranks missed each other, as ``ddoctor attach`` would have seen it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from ddoctor.analysis.collective_mismatch import mismatch
 from ddoctor.analysis.live_ranks import IN_ENGINE
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
@@ -9,26 +12,34 @@ from ddoctor.evidence.training import ENGINE, RankEnding, TrainingRun
 
 
 def seen_live(run: TrainingRun) -> LiveState | None:
-    """Its ranks, if some hung and all that did not finish wait for others; None: else.
+    """Its ranks, if it hung and all that did not finish wait for others; None: else.
 
-    A rank may have failed in its collective, once another rank was gone.
+    A rank may have failed in its collective, once another rank was gone. Where gloo or NCCL meet
+    tensors that do not fit, the ranks fail instead of hanging.
     """
     hung = [one for one in run.ranks if one.outcome == "hung"]
+    differs = mismatch(run)
+    apart = differs is not None and not differs.same_call
     finished = tuple(one.rank for one in run.ranks if one.outcome == "finished")
-    waiting = tuple(_rank(one) for one in run.ranks if one.waits and (one in hung or one.echoes))
-    if not hung or len(waiting) + len(finished) < len(run.ranks):
+    waiting = tuple(
+        _rank(one)
+        for one in run.ranks
+        if one.waits and (one in hung or one.echoes or (apart and one.fell))
+    )
+    if not (hung or apart) or len(waiting) + len(finished) < len(run.ranks):
         return None
     look = LiveLook(
-        host=hung[0].host,
+        host=run.ranks[0].host,
         job="",
         world=len(run.ranks),
-        seconds=max(one.doing_seconds for one in hung),
+        seconds=max((one.doing_seconds for one in hung), default=0.0),
         command=run.command,
         missing=finished,
         supervised=True,
         ranks=waiting,
     )
-    return LiveState.derive((look,))
+    told = f"then {differs.told_by} met tensors that do not fit" if differs and not hung else ""
+    return replace(LiveState.derive((look,)), ended=told)
 
 
 def _rank(one: RankEnding) -> LiveRank:

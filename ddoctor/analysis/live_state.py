@@ -40,6 +40,8 @@ class LiveState(Derived):
     """One a host; all have the job's name, its command and its number of ranks."""
     ranks: tuple[LiveRankState, ...]
     """All that were seen, in order."""
+    ended: str = ""
+    """What ended a recorded run in which all ranks waited; empty: nothing, it hung."""
 
     @classmethod
     def derive(cls, looks: tuple[LiveLook, ...]) -> LiveState:
@@ -79,6 +81,8 @@ class LiveState(Derived):
     @property
     def standstill(self) -> str:
         """What shows that nothing moves."""
+        if self.ended:
+            return self.ended
         if self.dumped:
             return "this is what dumps of their stacks show"
         return f"nothing moved for {self.seconds:.0f} s"
@@ -101,7 +105,7 @@ class LiveState(Derived):
     @cached_property
     def hung(self) -> bool:
         """Whether nothing moves: each rank was sampled, and is blocked at one place."""
-        return bool(self.ranks) and all(one.hung for one in self.ranks)
+        return bool(self.ranks) and (bool(self.ended) or all(one.hung for one in self.ranks))
 
     @cached_property
     def moves(self) -> bool:
@@ -124,6 +128,13 @@ class LiveState(Derived):
     def parting(self) -> Mapping[Block, Sequence[LiveRankState]]:
         """Those that only some of the ranks are in."""
         return {block: rows for block, rows in self.around.items() if len(rows) < len(self.ranks)}
+
+    def inside(self, block: Block) -> str:
+        """Who is in it, to follow a sentence with a semicolon."""
+        rows = self.around[block]
+        are = "are" if len(rows) > 1 else "is"
+        place = f"{block.file.rpartition('/')[2]}:{block.line}"
+        return f"; only {named(rows)} {are} inside `{block.text}` ({place})"
 
     @cached_property
     def straggler(self) -> LiveStraggler | None:

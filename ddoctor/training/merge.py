@@ -128,6 +128,9 @@ def _outcome(run: Run, record: Record) -> Outcome:
 
 def _ending(run: Run, record: Record) -> RankEnding:
     ending = replace(record.ending, outcome=_outcome(run, record))
+    # Who stops as asked leaves the others alone, if these take more steps, as with Join.
+    if ending.echoes and any(_outcome(run, other) == "stopped" for other in run.records):
+        return replace(ending, outcome="stopped")
     state = run.hang_states.get(record.rank)
     if state is None or state.over or ending.outcome != "hung":
         return ending

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -7,13 +8,15 @@ from msgspec.structs import replace
 
 from ddoctor import engine
 from ddoctor.evidence.flight_records import FlightRecords
+from ddoctor.evidence.frames import Block
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import RankEnding
 from ddoctor.models import Confidence, Severity
+from ddoctor.script.reader import read
 from tests.conftest import Findings
 from tests.flight_records import call, recorded, records, unseen
-from tests.live_look import in_collective, in_reduction, look, moving, standing
+from tests.live_look import block, in_collective, in_reduction, look, moving, standing
 from tests.training_run import ALL_REDUCE, ENGINE, echoing, ending, raised, run, user
 
 CAUSE = "rank-dependent-control-flow"
@@ -227,3 +230,59 @@ def test_quiet_where_records_do_not_tell(
     findings: Findings, live: LiveLook, told: FlightRecords
 ) -> None:
     assert findings(CAUSE, live, told) == ()
+
+
+SPIKE = block(49, 51, "if value > 4 * mean:")
+EPOCH = block(30, 45, "for batch in loader:")
+
+
+def decided(findings: Findings, *ranks: RankEnding) -> str:
+    """The fix that makes the ranks agree."""
+    (finding,) = findings(CAUSE, run(*ranks))
+    return finding.fixes[-1].paste
+
+
+def test_the_fix_reduces_the_test_that_separates_the_ranks(findings: Findings) -> None:
+    inside = waits(0, "all_reduce", 50, within=(SPIKE,))
+    fix = decided(findings, inside, waits(1, REDUCTION, 60))
+    assert "float(value > 4 * mean)" in fix
+    assert "# instead of the test at train.py:49" in fix
+    (finding,) = findings(CAUSE, run(inside, waits(1, REDUCTION, 60)))
+    assert "only rank 0 is inside `if value > 4 * mean:` (train.py:49)" in finding.because
+
+
+def test_the_fix_leaves_together_a_loop_that_a_rank_may_end(findings: Findings) -> None:
+    early = replace(EPOCH, decides=True)
+    fix = decided(findings, waits(0, REDUCTION, 40, within=(early,)), waits(1, "barrier", 60))
+    assert "break" in fix
+
+
+@pytest.mark.parametrize("around", [(), (EPOCH,), (block(49, 51, "if all_of(value, ("),)])
+def test_the_fix_knows_no_test(findings: Findings, around: tuple[Block, ...]) -> None:
+    """Nor does it name one that the script does not have."""
+    fix = decided(findings, waits(0, REDUCTION, 40, within=around), waits(1, "barrier", 60))
+    assert "float(condition)" in fix
+    assert "isfinite" not in fix
+
+
+def test_the_fix_reduces_the_test_that_skips_a_backward_pass(
+    findings: Findings, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "def main():\n"
+        "    for batch in loader:\n"
+        "        loss = model(batch)\n"
+        "        if not torch.isfinite(loss):\n"
+        "            continue\n"
+        "        loss.backward()\n"
+        "        optimizer.step()\n"
+        "main()\n"
+    )
+    source = read(script, ())
+    apart = run(waits(0, REDUCTION, 6), waits(1, "barrier", 9))
+    pastes = [fix.paste for one in findings(CAUSE, apart, source) for fix in one.fixes]
+    assert any("float(not torch.isfinite(loss))" in paste for paste in pastes)
+    elsewhere = run(waits(0, REDUCTION, 60), waits(1, "barrier", 9))
+    pastes = [fix.paste for one in findings(CAUSE, elsewhere, source) for fix in one.fixes]
+    assert any("float(condition)" in paste for paste in pastes)

@@ -1,20 +1,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from ddoctor import engine
+from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
+from ddoctor.script.reader import read
 from tests.conftest import Findings
 from tests.live_look import block, in_collective, in_reduction, look, moving, standing
 from tests.training_loaders import loader_with
-from tests.training_run import echoing, ending, run, user
+from tests.training_run import ALL_REDUCE, ENGINE, echoing, ending, run, user
 
 CAUSE = "uneven-inputs-per-rank"
 
@@ -166,6 +170,134 @@ def test_a_live_run_of_which_one_has_come_to_its_end(findings: Findings) -> None
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
     assert findings(CAUSE, live) == ()
+
+
+def hung(rank: int, doing: str, *stack: Frame, within: Sequence[Block] = ()) -> RankEnding:
+    """A rank that a recorded run ended as it hung."""
+    inner = ENGINE if doing == REDUCTION else ALL_REDUCE
+    return ending(
+        rank,
+        "hung",
+        doing=doing,
+        doing_seconds=31.0,
+        stack=(*stack, inner),
+        within=tuple(within),
+    )
+
+
+REDUCTION = "DDP's gradient reduction"
+IN_EPOCH = msgspec.structs.replace(BATCHES, function="one_epoch", line=12, end=20)
+ENDLESS = msgspec.structs.replace(IN_EPOCH, text="while True:")
+CALLS = user(31, "total = one_epoch(model, loader)", "train")
+SHORT = hung(1, "barrier", user(32, "dist.barrier()", "train"), within=(EPOCHS,))
+
+
+def longer(*within: Block) -> RankEnding:
+    """A rank in a loop of a function that the other one has returned from."""
+    line = user(15, "loss.backward()", "one_epoch")
+    return hung(0, REDUCTION, CALLS, line, within=(EPOCHS, *within))
+
+
+def in_epoch(ended: Sequence[int], unended: int) -> Loading:
+    """Rank 1 has ended so many epochs; rank 0 is in one with so many batches."""
+    still = loader(0, None, unended=unended, kind="iterable")
+    return Loading(loaders=(still, loader(1, None, ended, kind="iterable")))
+
+
+def test_a_recorded_rank_has_ended_an_epoch_in_which_another_waits(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, in_epoch([40], 41), wrapped(), run(longer(IN_EPOCH), SHORT))
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert finding.where.ranks == (1,)
+    assert "40 batches on rank 1 and at least 41 on rank 0" in finding.because
+    assert "rank 1 waited in barrier at train.py:32" in finding.because
+    assert "only rank 0 is inside `for batch in loader:` (train.py:12)" in finding.because
+    # A stream has no length.
+    assert "len(loader)" not in finding.fixes[0].paste
+
+
+def test_the_loop_of_a_framework_is_none_of_the_users_lines(findings: Findings) -> None:
+    fits = user(31, "trainer.fit(model)", "train")
+    inside, outside = hung(0, REDUCTION, fits), hung(1, "barrier", fits)
+    (finding,) = findings(CAUSE, in_epoch([40], 41), wrapped(), run(inside, outside))
+    assert "at least 41 on rank 0" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("section", "ended"),
+    [
+        # As many so far; the rank left by itself, as a flag or its loss told it.
+        (in_epoch([40], 40), run(longer(IN_EPOCH), SHORT)),
+        (in_epoch([], 41), run(longer(IN_EPOCH), SHORT)),
+        # Both left the loop together, and then missed each other.
+        (in_epoch([40], 41), run(hung(0, "all_reduce", CALLS, within=(EPOCHS,)), SHORT)),
+        # Nothing hung.
+        (in_epoch([40], 41), run(ending(0, "stopped"), ending(1, "stopped"))),
+        (in_epoch([40], 41), run(ending(0, "interrupted"), ending(1, "interrupted"))),
+    ],
+)
+def test_quiet_where_no_epoch_is_known_to_be_shorter(
+    findings: Findings, section: Loading, ended: TrainingRun
+) -> None:
+    assert findings(CAUSE, section, wrapped(), ended) == ()
+
+
+def test_a_recorded_loop_over_what_the_script_makes_itself(findings: Findings) -> None:
+    for loop in (IN_EPOCH, ENDLESS):
+        (finding,) = findings(CAUSE, run(longer(loop), SHORT))
+        assert finding.confidence is Confidence.LIKELY
+        assert f"(`{loop.text}`): rank 1 has left the loop and waits in" in finding.because
+        assert "rank 0 is still in it and waits in backward at train.py:15" in finding.because
+
+
+def test_gloo_fails_where_the_tensors_do_not_fit(findings: Findings) -> None:
+    words = "op.preamble.length <= op.nbytes. 64 vs 4. Received data size doesn't match"
+    died = {"outcome": "killed", "exit_code": -6, "printed": words}
+    short = msgspec.structs.replace(SHORT, **died)
+    lost = msgspec.structs.replace(
+        longer(IN_EPOCH), outcome="failed", exception="RuntimeError", message="closed by peer"
+    )
+    report = engine.examine(Evidence([run(lost, short)]), "run")
+    assert [one.cause for one in report.findings] == [CAUSE]
+    assert "then gloo met tensors that do not fit" in report.findings[0].because
+
+
+CHOSEN = block(30, 31, "if metric < best:")
+
+
+@pytest.mark.parametrize(
+    "ended",
+    [
+        # A test of its own may have ended it, and a branch may have kept it out.
+        run(longer(msgspec.structs.replace(IN_EPOCH, decides=True)), SHORT),
+        run(longer(CHOSEN, IN_EPOCH), SHORT),
+        # Before the call, in another file, in the same loop, or not waiting.
+        run(longer(IN_EPOCH), hung(1, "barrier", user(30, "", "train"), within=(EPOCHS,))),
+        run(longer(IN_EPOCH), hung(1, "barrier", user(32, "", "evaluate"), within=(EPOCHS,))),
+        run(longer(IN_EPOCH), msgspec.structs.replace(longer(IN_EPOCH), rank=1)),
+        run(longer(IN_EPOCH), ending(1, "hung", doing="forward", stack=(user(32),))),
+        run(longer(IN_EPOCH), ending(1, "killed", exit_code=-9)),
+        run(ending(0, "stopped"), ending(1, "stopped")),
+    ],
+)
+def test_quiet_on_a_recorded_run(findings: Findings, ended: TrainingRun) -> None:
+    assert findings(CAUSE, ended) == ()
+
+
+def test_a_loop_that_a_loader_counts_is_left_to_the_counts(findings: Findings) -> None:
+    assert findings(CAUSE, in_epoch([], 40), run(longer(IN_EPOCH), SHORT)) == ()
+
+
+def test_quiet_where_the_script_joins_the_ranks(findings: Findings, tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from torch.distributed.algorithms.join import Join\n"
+        "with Join([model]):\n    for batch in loader:\n        step(batch)\n"
+    )
+    joined = read(script, ())
+    assert findings(CAUSE, loading(40, 41), wrapped(), joined) == ()
+    # Which does not help if it hangs all the same.
+    ended = run(ending(0, "finished", steps=40), ending(1, "hung", steps=40, doing="backward"))
+    assert findings(CAUSE, loading(40, 41), wrapped(), joined, ended)
 
 
 def test_whom_another_rank_left_alone_did_wait_for_it(findings: Findings) -> None:

@@ -77,7 +77,7 @@ def test_a_loader_without_workers(record: Record) -> None:
     assert [step for step, *_ in known.waits] == [0, 0, *range(1, batches - 1)]
     assert [batch for batch, (*_, first) in enumerate(known.waits) if first] == [0, 8, 16]
     assert min(ran.phase("loader")) >= 4 * 0.002 + 0.003
-    assert loader.epoch_batches == (8, 8)
+    assert (loader.epoch_batches, loader.unended) == ((8, 8), 3)
     assert len(loader.starts) == len(loader.first_waits) == 3
     assert loader.batch_bytes == 4 * 4 * 4 + 4 * 8
     assert loader.randomness == ()
