@@ -49,6 +49,7 @@ EXPLAINS = (
 )
 
 
+NUMBERS = re.compile(r"\brange\((?!.*\blen\()")
 SO_FAR = "batches taken so far"
 
 # `rows[rank::world]`, or `number % world == rank`.
@@ -307,12 +308,13 @@ def _known(run: TrainingRun, loading: Loading | None) -> bool:
 
 
 def _loops(live: LiveState) -> Mapping[Block, Sequence[LiveRankState]]:
-    """The loops that some ranks are in and others not, also as they ended, with these ranks."""
-    return {
-        block: rows
-        for block, rows in live.around.items()
-        if block.loop and (live.gone or block in live.parting)
-    }
+    """The loops that some ranks are in and others not, also as they ended, with these ranks.
+
+    All ranks count alike: what left a loop over numbers early has left one within it.
+    """
+    found = [one for one in live.around if one.loop and (live.gone or one in live.parting)]
+    found.sort(key=lambda block: NUMBERS.search(block.text) is not None)
+    return {block: live.around[block] for block in found}
 
 
 def _counts(loaders: Sequence[Loader], run: TrainingRun | None) -> tuple[Mapping[int, int], str]:

@@ -249,6 +249,12 @@ def test_a_recorded_loop_over_what_the_script_makes_itself(findings: Findings) -
         assert "rank 0 is still in it and waits in backward at train.py:15" in finding.because
 
 
+def test_the_loop_over_data_is_named_where_both_are_left(findings: Findings) -> None:
+    after = hung(1, "all_reduce", user(70, "dist.all_reduce(total)", "train"))
+    (finding,) = findings(CAUSE, run(longer(IN_EPOCH), after))
+    assert "loop at train.py:12 (`for batch in loader:`)" in finding.because
+
+
 def test_gloo_fails_where_the_tensors_do_not_fit(findings: Findings) -> None:
     words = "op.preamble.length <= op.nbytes. 64 vs 4. Received data size doesn't match"
     died = {"outcome": "killed", "exit_code": -6, "printed": words}
