@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from statistics import median_low
 
 from ddoctor.analysis import collective_mismatch, endings, log_events
 from ddoctor.analysis.collective_mismatch import ALIKE, have_passed, held, left_behind, mismatch
@@ -26,6 +27,7 @@ from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown
 from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
+from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -34,6 +36,8 @@ EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 # What a rank knows of its own batch alone.
 OF_ITS_BATCH = re.compile(r"is_?finite|is_?nan|is_?inf\b", re.IGNORECASE)
+FEWEST = 3
+"""Steps that show a difference of each."""
 DATA_PARALLEL = frozenset({"accelerate", "DeepSpeed"})
 
 
@@ -74,6 +78,45 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def reductions_differ(steps: Steps) -> Iterator[Finding]:
+    """DDP reduces gradients in other numbers of backward passes on other ranks."""
+    counts = {one.place.rank: one.synced_backwards for one in steps.ranks}
+    rows = list(zip(*counts.values(), strict=False))
+    if len(rows) < FEWEST or not all(len(set(row)) > 1 for row in rows):
+        return
+    each = {rank: median_low(of) for rank, of in counts.items()}
+    least, most = min(each, key=lambda rank: each[rank]), max(each, key=lambda rank: each[rank])
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"DDP reduces gradients in {each[least]} backward pass{'es' * (each[least] != 1)} of a "
+            f"step on rank {least} and in {each[most]} on rank {most}: gradients of different "
+            "passes are added up, until a rank waits forever"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"backward passes that reduce, rank {rank}",
+                value=each[rank],
+                unit="a step",
+                source=f"the median of {len(rows)} steps",
+            )
+            for rank in (least, most)
+        ),
+        where=Where(ranks=tuple(sorted((least, most)))),
+        fixes=(
+            Fix.python(
+                summary="enter no_sync in the same passes on all ranks",
+                paste=(
+                    "last = (index + 1) % accumulation == 0  # of the micro-batch alone\n"
+                    "with contextlib.nullcontext() if last else model.no_sync():\n"
+                    "    loss.backward()"
+                ),
+            ),
+        ),
+    )
 
 
 def by_own_keys(script: Script) -> Iterator[Finding]:

@@ -52,6 +52,7 @@ STEP_COUNTS = (
 """Counts of a step with the same name on the tape and in the evidence."""
 GPU_COUNTS = ("pageable_bytes", "pinned_bytes", "idle_forwards", "idle_backwards")
 """The same, of steps on a GPU."""
+JOIN = "torch/distributed/algorithms/join.py"
 MOST_LINES = 40
 MOST_GROWTH_POINTS = 200
 
@@ -128,8 +129,9 @@ def _outcome(run: Run, record: Record) -> Outcome:
 
 def _ending(run: Run, record: Record) -> RankEnding:
     ending = replace(record.ending, outcome=_outcome(run, record))
-    # Who stops as asked leaves the others alone, if these take more steps, as with Join.
-    if ending.echoes and any(_outcome(run, other) == "stopped" for other in run.records):
+    # Under Join, a rank without inputs follows the others until these stop, as asked.
+    joins = any(frame.file.endswith(JOIN) for frame in ending.stack)
+    if joins and ending.echoes and any(_outcome(run, one) == "stopped" for one in run.records):
         return replace(ending, outcome="stopped")
     state = run.hang_states.get(record.rank)
     if state is None or state.over or ending.outcome != "hung":

@@ -11,6 +11,7 @@ from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.frames import Block
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding
 from ddoctor.models import Confidence, Severity
 from ddoctor.script.reader import read
@@ -18,6 +19,7 @@ from tests.conftest import Findings
 from tests.flight_records import call, recorded, records, unseen
 from tests.live_look import block, in_collective, in_reduction, look, moving, standing
 from tests.training_run import ALL_REDUCE, ENGINE, echoing, ending, raised, run, user
+from tests.training_steps import USUAL, steps
 
 CAUSE = "rank-dependent-control-flow"
 REDUCTION = "DDP's gradient reduction"
@@ -286,3 +288,38 @@ def test_the_fix_reduces_the_test_that_skips_a_backward_pass(
     elsewhere = run(waits(0, REDUCTION, 60), waits(1, "barrier", 9))
     pastes = [fix.paste for one in findings(CAUSE, elsewhere, source) for fix in one.fixes]
     assert any("float(condition)" in paste for paste in pastes)
+
+
+def reducing(*per_rank: tuple[int, ...]) -> Steps:
+    """Steps whose ranks reduce gradients in so many backward passes."""
+    found = steps(*[USUAL] * len(per_rank), count=len(per_rank[0]) or 12)
+    each = zip(found.ranks, per_rank, strict=True)
+    return replace(
+        found, ranks=tuple(replace(rank, synced_backwards=counts) for rank, counts in each)
+    )
+
+
+def test_a_rank_that_reduces_in_each_pass(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, reducing((1,) * 12, (4,) * 12, (4,) * 12))
+    assert finding.severity is Severity.ERROR
+    assert "in 1 backward pass of a step on rank 0 and in 4 on rank 1" in finding.because
+    assert "no_sync" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "counts",
+    [
+        [(1,) * 12, (1,) * 12],
+        [(4,) * 12, (4,) * 12],
+        [(1, 4) * 6, (1, 4) * 6],
+        [(1,) * 12, (1,) * 11 + (2,)],
+        [(1,) * 2, (4,) * 2],
+        [(), ()],
+        [(4,) * 12],
+    ],
+    ids=["once", "each pass", "in turns", "a last step", "few steps", "not seen", "one rank"],
+)
+def test_quiet_where_all_ranks_reduce_alike(
+    findings: Findings, counts: list[tuple[int, ...]]
+) -> None:
+    assert findings(CAUSE, reducing(*counts)) == ()
