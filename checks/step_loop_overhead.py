@@ -105,16 +105,14 @@ def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
         return
     seconds = known if sure else every
     share = seconds / loop.step
-    hooks = named[0].does == loop_lines.IN_A_HOOK
-    where = "hooks of the model" if hooks else "the loop around the model"
     does = any(line.does not in ("", loop_lines.IN_A_HOOK) for line in named)
     yield Finding(
         severity=Severity.WARNING if sure and (does or share >= live_cost.SURE) else Severity.NOTE,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
-        title="Hooks of the model take a notable part of the step" if hooks else "",
+        title=_title(named[0]),
         because=(
             f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * loop.step:.3g} ms in "
-            f"{where}, mostly at {', '.join(map(_told, named))}"
+            f"{_around(named[0])}, mostly at {', '.join(map(_told, named))}"
             + ("" if sure else "; check whether each step needs this")
         ),
         evidence=(
@@ -139,8 +137,9 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     yield Finding(
         severity=live_cost.severity(work.share),
         confidence=Confidence.LIKELY,
+        title=_title(lines[0]),
         because=(
-            f"{who} {work.share:.0%} of the time in the loop around the model: "
+            f"{who} {work.share:.0%} of the time in {_around(lines[0])}: "
             + ", ".join(map(_told, lines))
         ),
         evidence=shares("time at these lines", work.shares),
@@ -424,6 +423,16 @@ def anomaly_mode(use: RankUse) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def _around(line: LoopLine) -> str:
+    hook = line.does == loop_lines.IN_A_HOOK
+    return "hooks of the model" if hook else "the loop around the model"
+
+
+def _title(line: LoopLine) -> str:
+    hook = line.does == loop_lines.IN_A_HOOK
+    return "Hooks of the model take a notable part of the step" if hook else ""
 
 
 def _alone(line: LoopLine) -> bool:

@@ -192,7 +192,9 @@ def in_a_live_run(live: LiveState, uses: tuple[RankUse, ...] | None) -> Iterator
     rank = found.rank
     sure = found.again or (found.in_model and found.never_arrives)
     what = (
-        "works outside the model" if found.activity == "rest" else "is in " + phase(found.activity)
+        "works outside the model"
+        if phase(found.activity) == "rest"
+        else f"is in {phase(found.activity)}"
     )
     doubt = "" if sure else "; attach again: it was seen there once, which may be the only time"
     taken = _by_others(rank, uses or ())

@@ -10,7 +10,7 @@ from statistics import fmean
 from ddoctor.analysis import gpu_lines, live_cost, loop_work
 from ddoctor.analysis.live_ranks import AGAIN, LiveRankState
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.loop_work import BACKWARD_OR_WAIT, ON_BATCHES, REST, LoopLine, Place
+from ddoctor.analysis.loop_work import BACKWARD_OR_WAIT, HOOKS, ON_BATCHES, REST, LoopLine, Place
 from ddoctor.analysis.own_loader import OF_THE_STEP, TORN
 
 
@@ -36,14 +36,14 @@ def preparing(live: LiveState) -> LoopWork | None:
 
 def around(live: LiveState) -> LoopWork | None:
     """Other work of the loop, by its place or its text; None: too little."""
-    return _work(live, {Place.EARLIER, Place.LATER})
+    return _work(live, {Place.EARLIER, Place.LATER, Place.HOOK})
 
 
 def _work(live: LiveState, counted: Collection[Place]) -> LoopWork | None:
     if not live.moves or live.straggler is not None:
         return None
     # Of a rank that is nearly always there, the samples do not show how often it gets there.
-    if max(one.seen.visits(REST) for one in live.ranks) < AGAIN:
+    if max(one.seen.visits(name) for one in live.ranks for name in (REST, HOOKS)) < AGAIN:
         return None
     # A host that waits for its GPU has the time for such work.
     if any(one.seen.share(gpu_lines.AT_GPU) >= live_cost.SURE for one in live.ranks):

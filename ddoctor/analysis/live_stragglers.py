@@ -18,6 +18,7 @@ from ddoctor.analysis.live_ranks import (
     named,
     shares,
 )
+from ddoctor.analysis.loop_work import HOOKS
 from ddoctor.evidence.frames import Frame
 from ddoctor.models import Fix, Observation
 
@@ -27,7 +28,7 @@ NEVER, ALWAYS = 0.05, 0.95
 OWN_LINE = 4.0
 IN_MODEL = ("forward", "backward", "optimizer")
 # Activities that are not part of a training step.
-OUTSIDE_THE_STEP = ("rest", "evaluation", "logging")
+OUTSIDE_THE_STEP = ("rest", "evaluation", "logging", HOOKS)
 # A note.
 BELOW_SURE = 0.95 * live_cost.SURE
 # The straggler waits at most for this share of the others' waiting time.

@@ -18,6 +18,8 @@ from ddoctor.evidence.live import Activity
 from ddoctor.evidence.source_text import syntax_tree
 
 FORWARD, BACKWARD, REST, COLLECTION = "forward", "backward", "rest", "gc"
+HOOKS = "hooks"
+"""Of a live run: functions of the user's that the backward pass calls for gradients."""
 BACKWARD_OR_WAIT = "backward-or-wait"
 """Of a live run: the backward pass, in which DDP also waits for the others."""
 
@@ -65,6 +67,8 @@ def told(row: Activity, steps: Sequence[Activity], after: str = "") -> tuple[Pla
     before this work; empty: not known.
     """
     itself = row.calls[-1]
+    if row.name == HOOKS:
+        return Place.HOOK, LoopLine(itself, loop_lines.IN_A_HOOK)
     place, line = _placed(row, steps, after) if row.name == REST else (Place.UNKNOWN, itself)
     does = loop_lines.does(itself) if row.name in (REST, COLLECTION) else ""
     # What a line within the making of a batch says is no sign of other work.

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from ddoctor import knowledge
 from ddoctor.analysis import gpu_lines, live_data_starvation
+from ddoctor.analysis.loop_work import BACKWARD, HOOKS
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import KnownFrames
 
@@ -62,7 +63,9 @@ def _known(stack: tuple[Frame, ...], *, on_gpu: bool) -> tuple[str, int]:
                 continue
             # py-spy names methods with their class.
             if frame.function.rpartition(".")[2] in row.functions and frame.file.endswith(row.file):
-                return row.activity, depth
+                # Autograd's own functions, and checkpoints, have frames of torch in between.
+                hook = row.activity == BACKWARD and stack[depth + 1].of_user
+                return HOOKS if hook else row.activity, depth
     if on_gpu and gpu_lines.waits(stack):
         return gpu_lines.AT_GPU, len(stack)
     return (gpu_lines.TO_GPU if on_gpu and gpu_lines.hands_over(stack) else REST), len(stack)

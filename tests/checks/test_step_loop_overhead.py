@@ -5,11 +5,11 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Severity
-from tests.analysis.test_live_loop import at, rank
+from tests.analysis.test_live_loop import STEP, at, rank
 from tests.conftest import Findings
 from tests.live_look import TRAINING, look, moving
 from tests.training_run import user
@@ -294,9 +294,27 @@ def test_a_live_run_that_reads_values_back(findings: Findings) -> None:
     assert "if step % 100 == 0:\n    print(" in finding.fixes[0].paste
 
 
+OBSERVED = user(7, "seen[name] = Counter(grad.flatten().tolist())", "observe")
+
+
+def hooking(number: int, samples: int, visits: int = 20) -> LiveRank:
+    """A rank with samples in a hook that the backward pass calls."""
+    met = ("hooks", samples, at(30, "loss.backward()", OBSERVED))
+    return rank(number, visits=visits, step=(*STEP, met))
+
+
+def test_hooks_of_a_live_run(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(hooking(0, 40), hooking(1, 36)))
+    assert finding.severity is Severity.WARNING
+    assert "train.py:7 in observe" in finding.because
+    assert "(in a hook of the model)" in finding.because
+
+
 @pytest.mark.parametrize(
     "live",
     [
+        look(hooking(0, 4), hooking(1, 4)),
+        look(hooking(0, 40, visits=1), hooking(1, 40, visits=1)),
         look(moving(0), moving(1)),
         look(*(moving(rank, {**TRAINING, "rest": 6}, line=VALUE) for rank in (0, 1))),
         # A line that may be the training's own; one rank only; once in the look.

@@ -194,6 +194,7 @@ def test_each_row_is_met(tmp_path: Path) -> None:
 
 
 SAVE = library("torch/serialization.py", 970, "save")
+APPLY = library("torch/autograd/function.py", 315, "BackwardCFunction.apply")
 CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
 
 
@@ -204,8 +205,11 @@ CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
         ((user(3), SAVE, ALL_REDUCE), "checkpoint"),
         ((user(3), CALL, ALL_REDUCE), "collective"),
         ((user(3), ENGINE), "backward-or-wait"),
-        # Python runs within it: a function of the user's own, a hook.
-        ((user(3), ENGINE, user(9)), "backward"),
+        # Python runs within it: a hook, or a function of the user's own with a gradient.
+        ((user(3), ENGINE, user(9)), "hooks"),
+        ((user(3), ENGINE, user(9), user(2)), "hooks"),
+        ((user(3), ENGINE, user(9), ALL_REDUCE), "collective"),
+        ((user(3), ENGINE, APPLY, user(9)), "backward"),
         ((user(3), user(9)), "rest"),
         # Native code that nobody has frames of; and what has.
         ((user(3), user(9, "handle.wait()")), "collective"),
