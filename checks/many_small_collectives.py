@@ -15,6 +15,7 @@ metrics only every 50 steps.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -37,6 +38,12 @@ MANY = 10
 WARNING_SHARE, NOTE_SHARE = 0.10, 0.05
 
 MOST_LINES = 4
+# Of a live run: a loop over few things, and one over what a model has many of.
+LITERAL = re.compile(r"\bin [(\[]([^()\[\]]*)[)\]]:")
+OF_PARAMETERS = re.compile(r"param|grad|weights?\b|state_dict", re.IGNORECASE)
+# A rank that sleeps longer waits for many bytes: 82 small calls a step slept 1 ms each, buckets of
+# 25 MiB 35 ms.
+LARGE_SECONDS = 0.008
 
 
 def of_the_script(
@@ -124,17 +131,19 @@ def in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     """Those that a loop within a step calls; how large they are is not seen."""
     found = live_collectives.one_by_one(live)
-    if found is None or found.line is None:
+    if found is None or found.line is None or (found.sleep or 0.0) > LARGE_SECONDS:
+        return
+    if (items := LITERAL.search(found.loop)) and items[1].count(",") < MANY:
         return
     share, at = found.share, endings.place(found.line)
-    sure = live.together and share >= live_cost.SURE
+    of_parameters = OF_PARAMETERS.search(f"{found.loop} {found.line.text}")
+    sure = live.together and share >= live_cost.SURE and of_parameters
     yield Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
             f"all {len(live.ranks)} ranks spend {share:.0%} of the time at {at}"
-            f"{endings.quoted(found.line)}, which the loop `{found.loop}` calls again and again "
-            "in each step"
+            f"{endings.quoted(found.line)}, which the loop `{found.loop}` calls again and again"
         ),
         evidence=shares("in these collectives", found.shares),
         cost=Cost(value=round(share, 2), unit="share of step"),

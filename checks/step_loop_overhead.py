@@ -445,20 +445,34 @@ def _alone(line: LoopLine) -> bool:
 
 
 def _seldom(line: LoopLine, share: float) -> Fix:
+    place, gain = f"{line.frame.file}:{line.frame.line}", f"up to {share:.0%} of the step"
+    if line.does == loop_lines.IN_A_HOOK:
+        return Fix.python(
+            summary="if not each step needs this, register the hook for one step of a hundred",
+            paste=(
+                "handles = []\n"
+                "if step % 100 == 0:\n"
+                "    handles = [one.register_hook(hook) for one in parameters]\n"
+                "loss.backward()\n"
+                "for handle in handles:\n"
+                "    handle.remove()"
+            ),
+            caution=place,
+            expected_gain=gain,
+        )
     if line.does == loop_lines.COLLECTS:
         summary = "leave collection to Python, or collect every 1000 steps on all ranks"
     elif line.does == "empties the allocator's cache":
         summary = "remove it: torch reuses its cache, and must otherwise allocate again"
-    elif line.does not in ("", loop_lines.IN_A_HOOK):
+    elif line.does:
         summary = "do it in one step of a hundred, and read values back only there"
     else:
         summary = "if not each step needs this, do it in one step of a hundred"
     # A line that does more may also do the training itself.
-    place = f"{line.frame.file}:{line.frame.line}"
     text = line.frame.text if _alone(line) else f"...  # of {place} what can wait"
     return Fix.python(
         summary=summary,
         paste=f"if step % 100 == 0:\n    {text}",
         caution=place,
-        expected_gain=f"up to {share:.0%} of the step",
+        expected_gain=gain,
     )

@@ -36,6 +36,8 @@ class LiveCollectives:
     operation: str
     loop: str = ""
     """The first line of the loop around it."""
+    sleep: float | None = None
+    """Seconds of each wait, on the rank with the shortest ones; None: a GPU does not show it."""
 
     @property
     def share(self) -> float:
@@ -53,9 +55,7 @@ def one_by_one(live: LiveState) -> LiveCollectives | None:
         ]
         for one in live.ranks
     }
-    return _spent(
-        live, lambda one, row: row.makes in OPERATIONS and bool(_inner_loop(row, steps[one]))
-    )
+    return _spent(live, lambda one, row: row.makes in OPERATIONS and _inner_loop(row, steps[one]))
 
 
 def of_buffers(live: LiveState) -> LiveCollectives | None:
@@ -79,11 +79,17 @@ def _spent(
         return None
     most = met.most_common(1)[0][0]
     loop = _innermost(most)
+    waits = [
+        shares[one] * live.seconds / one.seen.wakes
+        for one in live.ranks
+        if one.seen.wakes and not one.seen.on_gpu
+    ]
     return LiveCollectives(
         shares=shares,
         line=most.line,
         operation=most.makes,
         loop=loop.text if loop is not None else "",
+        sleep=min(waits) if len(waits) == len(live.ranks) else None,
     )
 
 

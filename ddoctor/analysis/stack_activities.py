@@ -12,7 +12,7 @@ from ddoctor.analysis.loop_work import BACKWARD, HOOKS
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import KnownFrames
 
-COLLECTIVE, FORWARD, REST = "collective", "forward", "rest"
+COLLECTIVE, FORWARD, OPTIMIZER, REST = "collective", "forward", "optimizer", "rest"
 # The wait for a call with async_op=True has no frame of torch, as it is native code. A thread that
 # waits for a thread, an event or a process has frames of Python's library.
 WAIT = re.compile(r"\.wait\(")
@@ -64,8 +64,10 @@ def _known(stack: tuple[Frame, ...], *, on_gpu: bool) -> tuple[str, int]:
             # py-spy names methods with their class.
             if frame.function.rpartition(".")[2] in row.functions and frame.file.endswith(row.file):
                 # Autograd's own functions, and checkpoints, have frames of torch in between.
-                hook = row.activity == BACKWARD and stack[depth + 1].of_user
-                return HOOKS if hook else row.activity, depth
+                if row.activity == BACKWARD and stack[depth + 1].of_user:
+                    inner, _ = _known(stack[depth + 1 :], on_gpu=on_gpu)
+                    return OPTIMIZER if inner == OPTIMIZER else HOOKS, depth
+                return row.activity, depth
     if on_gpu and gpu_lines.waits(stack):
         return gpu_lines.AT_GPU, len(stack)
     return (gpu_lines.TO_GPU if on_gpu and gpu_lines.hands_over(stack) else REST), len(stack)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby, takewhile
 
 from ddoctor import knowledge
-from ddoctor.analysis.loop_work import PASSES
+from ddoctor.analysis.loop_work import BACKWARD, HOOKS, PASSES
 from ddoctor.analysis.stack_activities import Met, activity
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.frameworks import KnownFrameworks
@@ -24,7 +25,7 @@ def activities(
 
     ``on_gpu``: its process has the CUDA driver loaded.
     """
-    seen = [Met.of(stack, on_gpu=on_gpu) for stack in stacks]
+    seen = [_judged(Met.of(stack, on_gpu=on_gpu), source) for stack in stacks]
     visits = Counter(name for name, _ in groupby(one.name for one in seen))
     return tuple(
         Activity(
@@ -40,6 +41,12 @@ def activities(
         )
         for one, samples in _few(Counter(seen)).most_common()
     )
+
+
+def _judged(met: Met, source: Source) -> Met:
+    if met.name == HOOKS and not source.takes_a_gradient(met.calls[met.entered]):
+        return replace(met, name=BACKWARD)
+    return met
 
 
 def _few(met: Counter[Met]) -> Counter[Met]:

@@ -68,6 +68,25 @@ class Source:
         """Return the statements whose values these frames of the user read, directly or not."""
         return self._origins(calls)
 
+    def takes_a_gradient(self, frame: Frame) -> bool:
+        """Return whether the function of this frame takes one argument, as a hook of a tensor does.
+
+        DDP's communication hooks take two, and belong to the pass.
+        """
+        around = (
+            node
+            for node in self._nodes(frame.file)
+            if isinstance(node, blocks.Function)
+            and node.lineno <= frame.line <= (node.end_lineno or 0)
+        )
+        called = max(around, key=lambda node: node.lineno, default=None)
+        name = frame.function.rpartition(".")[2]
+        if called is None or called.name != name:
+            return name == "<lambda>"
+        given = [*called.args.posonlyargs, *called.args.args]
+        own = given[:1] and given[0].arg in ("self", "cls")
+        return len(given) - len(called.args.defaults) - bool(own) == 1
+
     def skip(self, calls: Sequence[Frame]) -> str:
         """Return the test of a counter by which a loop skips its body: ``if step < start:``.
 

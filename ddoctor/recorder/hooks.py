@@ -9,7 +9,7 @@ from __future__ import annotations
 import dis
 import linecache
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache, partial, wraps
 from types import CodeType, FrameType
 from typing import Any
 
@@ -47,10 +47,12 @@ def of_tensor(frame: FrameType) -> bool:
 
 def of_module(frame: FrameType) -> bool:
     """Whether a module called a hook of the user's that led to this frame."""
-    inner, outer = frame, frame.f_back
+    called, hook, outer = frame, frame, frame.f_back
     while outer is not None and places.of_user(outer.f_code.co_filename):
-        inner, outer = outer, outer.f_back
-    if outer is None or not _only_looks(inner.f_code):
+        called, hook, outer = hook, outer, outer.f_back
+    # A lambda returns what the function returns that it calls.
+    named = called if hook.f_code.co_name == "<lambda>" else hook
+    if outer is None or not _only_looks(named.f_code):
         return False
     file = outer.f_code.co_filename
     # The same function of torch calls ``forward``.
@@ -79,14 +81,32 @@ def _time(timeline: Timeline, name: str) -> None:
     @replaces(torch.Tensor, name)
     def register(tensor: Any, hook: Any) -> Any:
         code = None if torch.compiler.is_compiling() else _code(hook)
-        if code is not None and places.of_user(code.co_filename) and _only_looks(code):
-            hook = timed(timeline, hook, REST)
+        if code is not None and places.of_user(code.co_filename):
+            hook = _timed(timeline, hook)
         return original(tensor, hook)
+
+
+def _timed(timeline: Timeline, hook: Callable[..., Any]) -> Callable[..., Any]:
+    """The hook, timed until it returns a value: then it takes part in the pass."""
+    apart = timed(timeline, hook, REST)
+    takes_part = False
+
+    @wraps(hook)
+    def call(*args: Any) -> Any:
+        nonlocal takes_part
+        if takes_part:
+            return hook(*args)
+        found = apart(*args)
+        takes_part = found is not None
+        return found
+
+    return call
 
 
 def _code(hook: Callable[..., Any]) -> CodeType | None:
     while isinstance(hook, partial):
         hook = hook.func
     function = getattr(hook, "__func__", hook)
-    code = getattr(function, "__code__", None)
+    called = function if hasattr(function, "__code__") else vars(type(hook)).get("__call__")
+    code = getattr(called, "__code__", None)
     return code if isinstance(code, CodeType) else None

@@ -149,6 +149,7 @@ def test_quiet_without_collectives(findings: Findings) -> None:
 
 REDUCED = user(45, "dist.all_reduce(p.grad)", "train")
 STEPS_LOOP = block(35, 60, "for batch in loader:")
+TWO = (STEPS_LOOP, block(44, 46, "for one in (loss, right):"))
 PARAMETERS = (STEPS_LOOP, block(44, 46, "for p in model.parameters():"))
 
 
@@ -166,18 +167,40 @@ def test_a_live_run_that_reduces_one_by_one(
     assert "torch.cat" in finding.fixes[0].paste
 
 
+def test_a_live_run_that_reduces_what_may_be_few(findings: Findings) -> None:
+    line, loop = user(45, "dist.all_reduce(value)", "train"), block(44, 46, "for value in values:")
+    live = look(*(exchanging(rank, 75, "all_reduce", line, (loop,)) for rank in (0, 1)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.NOTE
+
+
 @pytest.mark.parametrize(
     "ranks",
     [
         [exchanging(rank, 75, "all_reduce", REDUCED, (STEPS_LOOP,)) for rank in (0, 1)],
         [exchanging(rank, 75, "all_reduce", REDUCED) for rank in (0, 1)],
+        [exchanging(rank, 75, "all_reduce", REDUCED, TWO) for rank in (0, 1)],
+        [
+            replace(exchanging(rank, 75, "all_reduce", REDUCED, PARAMETERS), wakes=300)
+            for rank in (0, 1)
+        ],
         [exchanging(rank, 75, "recv", REDUCED, PARAMETERS) for rank in (0, 1)],
         [exchanging(rank, 75, "_sync_buffers", REDUCED, PARAMETERS) for rank in (0, 1)],
         [exchanging(rank, 6, "all_reduce", REDUCED, PARAMETERS) for rank in (0, 1)],
         [exchanging(0, 75, "all_reduce", REDUCED, PARAMETERS), moving(1)],
         [exchanging(0, 75, "all_reduce", REDUCED, PARAMETERS)],
     ],
-    ids=["once a step", "no loop", "a pipeline", "DDP's own", "little", "one waits", "alone"],
+    ids=[
+        "once a step",
+        "no loop",
+        "two",
+        "large",
+        "a pipeline",
+        "DDP's own",
+        "little",
+        "one waits",
+        "alone",
+    ],
 )
 def test_quiet_on_a_live_run(findings: Findings, ranks: list[LiveRank]) -> None:
     assert findings(CAUSE, look(*ranks)) == ()

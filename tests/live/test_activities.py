@@ -194,6 +194,7 @@ def test_each_row_is_met(tmp_path: Path) -> None:
 
 
 SAVE = library("torch/serialization.py", 970, "save")
+OPTIMIZER = library("torch/optim/optimizer.py", 501, "Optimizer.profile_hook_step.<locals>.wrapper")
 APPLY = library("torch/autograd/function.py", 315, "BackwardCFunction.apply")
 CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
 
@@ -210,6 +211,7 @@ CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
         ((user(3), ENGINE, user(9), user(2)), "hooks"),
         ((user(3), ENGINE, user(9), ALL_REDUCE), "collective"),
         ((user(3), ENGINE, APPLY, user(9)), "backward"),
+        ((user(3), ENGINE, user(9), OPTIMIZER), "optimizer"),
         ((user(3), user(9)), "rest"),
         # Native code that nobody has frames of; and what has.
         ((user(3), user(9, "handle.wait()")), "collective"),

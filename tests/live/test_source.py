@@ -141,3 +141,30 @@ def test_a_file_too_large_for_source_is_not_read(source: Source) -> None:
         file.truncate(MOST_BYTES + 1)
     os.utime("large.py", (0, 0))
     assert source.text("large.py", 1) == ""
+
+
+HOOKS = """
+def watch(gradient, every=10):
+    return None
+class Watch:
+    def see(self, gradient):
+        return None
+    def send(self, state, bucket):
+        return None
+def compress(state, bucket):
+    return bucket
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "function", "one"),
+    [(3, "watch", True), (6, "Watch.see", True), (8, "Watch.send", False), (10, "compress", False)],
+)
+def test_hooks_of_tensors_take_one_argument(
+    source: Source, tmp_path: Path, line: int, function: str, one: bool
+) -> None:
+    script = tmp_path / "hooks.py"
+    script.write_text(HOOKS)
+    os.utime(script, (0, 0))
+    found = source.frame(str(script), line, function)
+    assert source.takes_a_gradient(found) is one
