@@ -15,9 +15,11 @@ metrics only every 50 steps.
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import suppress
 
 from ddoctor.analysis import endings, live_collectives, live_cost
 from ddoctor.analysis.live_ranks import shares
@@ -38,8 +40,8 @@ MANY = 10
 WARNING_SHARE, NOTE_SHARE = 0.10, 0.05
 
 MOST_LINES = 4
-# Of a live run: a loop over few things, and one over what a model has many of.
-LITERAL = re.compile(r"\bin [(\[]([^()\[\]]*)[)\]]:")
+# Of a live run: a loop over what a model has many of.
+CALLERS = 2
 OF_PARAMETERS = re.compile(r"param|grad|weights?\b|state_dict", re.IGNORECASE)
 # A rank that sleeps longer waits for many bytes: 82 small calls a step slept 1 ms each, buckets of
 # 25 MiB 35 ms.
@@ -133,10 +135,12 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     found = live_collectives.one_by_one(live)
     if found is None or found.line is None or (found.sleep or 0.0) > LARGE_SECONDS:
         return
-    if (items := LITERAL.search(found.loop)) and items[1].count(",") < MANY:
+    if _few(found.loop):
         return
     share, at = found.share, endings.place(found.line)
-    of_parameters = OF_PARAMETERS.search(f"{found.loop} {found.line.text}")
+    # A helper may get them from the line that calls it.
+    named = (found.loop, *(frame.text for frame in found.calls[-CALLERS:]))
+    of_parameters = any(map(OF_PARAMETERS.search, named))
     sure = live.together and share >= live_cost.SURE and of_parameters
     yield Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
@@ -152,6 +156,16 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             _SELDOM,
         ),
     )
+
+
+def _few(loop: str) -> bool:
+    """Whether the first line of a loop shows that it has less than ``MANY`` items."""
+    for text in (loop, f"{loop} pass"):
+        with suppress(SyntaxError, ValueError):
+            (node,) = ast.parse(text).body
+            items = node.iter if isinstance(node, ast.For) else None
+            return isinstance(items, ast.Tuple | ast.List) and len(items.elts) < MANY
+    return False
 
 
 def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:

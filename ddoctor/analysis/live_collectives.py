@@ -31,13 +31,18 @@ class LiveCollectives:
 
     shares: Mapping[LiveRankState, float]
     """The share of the time, 0 to 1, of each rank."""
-    line: Frame | None
-    """The user's line with the most samples."""
+    calls: Sequence[Frame]
+    """The user's frames with the most samples, innermost last."""
     operation: str
     loop: str = ""
     """The first line of the loop around it."""
     sleep: float | None = None
     """Seconds of each wait, on the rank with the shortest ones; None: a GPU does not show it."""
+
+    @property
+    def line(self) -> Frame | None:
+        """The innermost of these frames."""
+        return self.calls[-1] if self.calls else None
 
     @property
     def share(self) -> float:
@@ -86,7 +91,7 @@ def _spent(
     ]
     return LiveCollectives(
         shares=shares,
-        line=most.line,
+        calls=most.calls,
         operation=most.makes,
         loop=loop.text if loop is not None else "",
         sleep=min(waits) if len(waits) == len(live.ranks) else None,
