@@ -15,11 +15,9 @@ metrics only every 50 steps.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import suppress
 
 from ddoctor.analysis import endings, live_collectives, live_cost
 from ddoctor.analysis.live_ranks import shares
@@ -135,7 +133,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     found = live_collectives.one_by_one(live)
     if found is None or found.line is None or (found.sleep or 0.0) > LARGE_SECONDS:
         return
-    if _few(found.loop):
+    if found.items is not None and found.items < MANY:
         return
     share, at = found.share, endings.place(found.line)
     # A helper may get them from the line that calls it.
@@ -156,16 +154,6 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             _SELDOM,
         ),
     )
-
-
-def _few(loop: str) -> bool:
-    """Whether the first line of a loop shows that it has less than ``MANY`` items."""
-    for text in (loop, f"{loop} pass"):
-        with suppress(SyntaxError, ValueError):
-            (node,) = ast.parse(text).body
-            items = node.iter if isinstance(node, ast.For) else None
-            return isinstance(items, ast.Tuple | ast.List) and len(items.elts) < MANY
-    return False
 
 
 def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:

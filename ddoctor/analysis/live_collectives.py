@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -43,6 +45,16 @@ class LiveCollectives:
     def line(self) -> Frame | None:
         """The innermost of these frames."""
         return self.calls[-1] if self.calls else None
+
+    @property
+    def items(self) -> int | None:
+        """The number of items of the loop, where it is over a literal; None: it is not."""
+        for text in (self.loop, f"{self.loop} pass"):
+            with suppress(SyntaxError, ValueError):
+                (node,) = ast.parse(text).body
+                over = node.iter if isinstance(node, ast.For) else None
+                return len(over.elts) if isinstance(over, ast.Tuple | ast.List) else None
+        return None
 
     @property
     def share(self) -> float:

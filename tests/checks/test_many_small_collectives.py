@@ -149,6 +149,7 @@ def test_quiet_without_collectives(findings: Findings) -> None:
 
 REDUCED = user(45, "dist.all_reduce(p.grad)", "train")
 STEPS_LOOP = block(35, 60, "for batch in loader:")
+IN_ONE_LINE = (block(44, 44, "for v in (loss.sum(), right.mean()): dist.all_reduce(v)"),)
 TWO = (STEPS_LOOP, block(44, 46, "for one in (loss, right):"))
 PARAMETERS = (STEPS_LOOP, block(44, 46, "for p in model.parameters():"))
 
@@ -180,6 +181,7 @@ def test_a_live_run_that_reduces_what_may_be_few(findings: Findings) -> None:
         [exchanging(rank, 75, "all_reduce", REDUCED, (STEPS_LOOP,)) for rank in (0, 1)],
         [exchanging(rank, 75, "all_reduce", REDUCED) for rank in (0, 1)],
         [exchanging(rank, 75, "all_reduce", REDUCED, TWO) for rank in (0, 1)],
+        [exchanging(rank, 75, "all_reduce", REDUCED, IN_ONE_LINE) for rank in (0, 1)],
         [
             replace(exchanging(rank, 75, "all_reduce", REDUCED, PARAMETERS), wakes=300)
             for rank in (0, 1)
@@ -194,6 +196,7 @@ def test_a_live_run_that_reduces_what_may_be_few(findings: Findings) -> None:
         "once a step",
         "no loop",
         "two",
+        "two in one line",
         "large",
         "a pipeline",
         "DDP's own",
