@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby, takewhile
+from itertools import groupby, pairwise, takewhile
 
 from ddoctor import knowledge
-from ddoctor.analysis.loop_work import BACKWARD, HOOKS, PASSES
+from ddoctor.analysis.loop_work import BACKWARD, FORWARD, HOOKS, PASSES
 from ddoctor.analysis.stack_activities import Met, activity
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.frameworks import KnownFrameworks
@@ -16,6 +16,8 @@ from ddoctor.evidence.live import Activity, Turn
 from ddoctor.live.source import Source
 
 MOST_ACTIVITIES = 12
+MODULES, HOOK = "torch/nn/modules/module.py", "hook("
+"""Where modules call hooks, and what that line says: the same function calls ``forward``."""
 
 
 def activities(
@@ -25,7 +27,7 @@ def activities(
 
     ``on_gpu``: its process has the CUDA driver loaded.
     """
-    seen = [_judged(Met.of(stack, on_gpu=on_gpu), source) for stack in stacks]
+    seen = [_judged(stack, Met.of(stack, on_gpu=on_gpu), source) for stack in stacks]
     visits = Counter(name for name, _ in groupby(one.name for one in seen))
     return tuple(
         Activity(
@@ -43,9 +45,22 @@ def activities(
     )
 
 
-def _judged(met: Met, source: Source) -> Met:
-    if met.name == HOOKS and not source.takes_a_gradient(met.calls[met.entered]):
-        return replace(met, name=BACKWARD)
+def _judged(stack: Sequence[Frame], met: Met, source: Source) -> Met:
+    """What a sample shows by the source: a hook that may return a value takes part in the pass."""
+    if met.name == HOOKS:
+        hook = met.calls[met.entered]
+        called = met.calls[met.entered + 1 :] or (hook,)
+        named = called[0] if hook.function.endswith("<lambda>") else hook
+        if source.returns(named) or not source.takes_a_gradient(hook):
+            return replace(met, name=BACKWARD)
+    if met.name == FORWARD:
+        for depth, (outer, inner) in enumerate(pairwise(stack)):
+            calls_hooks = not outer.of_user and outer.file.endswith(MODULES)
+            if calls_hooks and inner.of_user and HOOK in source.text(outer.file, outer.line):
+                called = (*stack[depth + 2 :], inner)
+                named = called[0] if inner.function.endswith("<lambda>") else inner
+                entered = sum(frame.of_user for frame in stack[: depth + 1])
+                return met if source.returns(named) else replace(met, name=HOOKS, entered=entered)
     return met
 
 

@@ -73,6 +73,21 @@ class Source:
 
         DDP's communication hooks take two, and belong to the pass.
         """
+        called = self._function(frame)
+        if called is None:
+            return frame.function.endswith("<lambda>")
+        given = [*called.args.posonlyargs, *called.args.args]
+        own = given[:1] and given[0].arg in ("self", "cls")
+        return len(given) - len(called.args.defaults) - bool(own) == 1
+
+    def returns(self, frame: Frame) -> bool:
+        """Return whether the function of this frame may return a value, or is not known."""
+        called = self._function(frame)
+        return called is None or any(
+            isinstance(node, ast.Return) and not _is_none(node.value) for node in ast.walk(called)
+        )
+
+    def _function(self, frame: Frame) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
         around = (
             node
             for node in self._nodes(frame.file)
@@ -80,12 +95,8 @@ class Source:
             and node.lineno <= frame.line <= (node.end_lineno or 0)
         )
         called = max(around, key=lambda node: node.lineno, default=None)
-        name = frame.function.rpartition(".")[2]
-        if called is None or called.name != name:
-            return name == "<lambda>"
-        given = [*called.args.posonlyargs, *called.args.args]
-        own = given[:1] and given[0].arg in ("self", "cls")
-        return len(given) - len(called.args.defaults) - bool(own) == 1
+        own = called is not None and called.name == frame.function.rpartition(".")[2]
+        return called if own else None
 
     def skip(self, calls: Sequence[Frame]) -> str:
         """Return the test of a counter by which a loop skips its body: ``if step < start:``.
@@ -122,6 +133,10 @@ class Source:
             if stat.S_ISREG(about.st_mode) and unchanged and about.st_size <= MOST_BYTES:
                 return found.read(MOST_BYTES).decode().splitlines()
         return ()
+
+
+def _is_none(value: ast.expr | None) -> bool:
+    return value is None or (isinstance(value, ast.Constant) and value.value is None)
 
 
 def _skips(body: Sequence[ast.stmt], counters: Collection[str]) -> Iterator[ast.If]:

@@ -300,3 +300,49 @@ def test_what_a_loader_of_this_process_calls() -> None:
         ("loader", "stack"),
         ("loader", ""),
     ]
+
+
+HOOKED = """
+import sys, time
+import torch
+from torch import nn
+def busy():
+    until = time.perf_counter() + 0.02
+    while time.perf_counter() < until:
+        pass
+def see(module, args, output):
+    busy()
+def change(module, args, output):
+    busy()
+    return 2 * output
+model = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
+model[0].register_forward_hook({hook})
+print("ready", flush=True)
+while True:
+    model(torch.ones(8, 4)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [("see", "hooks"), ("lambda *of_it: see(*of_it)", "hooks"), ("change", "forward")],
+)
+def test_a_hook_of_a_module(tmp_path: Path, hook: str, told: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(HOOKED.format(hook=hook))
+    with subprocess.Popen(
+        [sys.executable, str(script)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            source = Source(psutil.Process(process.pid))
+            spy = Spy(process.pid, source, 2, rate=RATE)
+            time.sleep(2)
+            spy.end()
+            stacks, why = spy.main_threads()
+            met = activities(stacks[process.pid], source)
+        finally:
+            process.kill()
+    assert not why
+    assert met[0].name == told

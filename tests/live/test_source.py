@@ -168,3 +168,4 @@ def test_hooks_of_tensors_take_one_argument(
     os.utime(script, (0, 0))
     found = source.frame(str(script), line, function)
     assert source.takes_a_gradient(found) is one
+    assert source.returns(found) is (function == "compress")
