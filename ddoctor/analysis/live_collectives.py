@@ -17,6 +17,7 @@ from ddoctor.analysis.own_loader import OF_THE_STEP, TORN
 from ddoctor.analysis.stack_activities import COLLECTIVE
 from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.live import Activity
+from ddoctor.evidence.source_text import syntax_tree
 
 BUFFERS = "_sync_buffers"
 """torch/nn/parallel/distributed.py: before the forward pass."""
@@ -50,8 +51,8 @@ class LiveCollectives:
     def items(self) -> int | None:
         """The number of items of the loop, where it is over a literal; None: it is not."""
         for text in (self.loop, f"{self.loop} pass"):
-            with suppress(SyntaxError, ValueError):
-                (node,) = ast.parse(text).body
+            with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+                (node,) = syntax_tree(text).body
                 over = node.iter if isinstance(node, ast.For) else None
                 return len(over.elts) if isinstance(over, ast.Tuple | ast.List) else None
         return None

@@ -19,7 +19,7 @@ from ddoctor.evidence.source_text import syntax_tree
 
 FORWARD, BACKWARD, REST, COLLECTION = "forward", "backward", "rest", "gc"
 HOOKS = "hooks"
-"""Of a live run: functions of the user's that the backward pass calls for gradients."""
+"""Of a live run: functions of the user's that a pass calls for gradients or modules."""
 BACKWARD_OR_WAIT = "backward-or-wait"
 """Of a live run: the backward pass, in which DDP also waits for the others."""
 
