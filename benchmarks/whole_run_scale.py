@@ -22,7 +22,6 @@ from ddoctor.cluster.store import ClusterStore
 from ddoctor.cluster.tcp_store import TcpStore
 from ddoctor.cluster.torch_store import TorchStore, import_torch
 from ddoctor.recorder.tape import COLLECTIVE
-from ddoctor.training.child import TICK_SECONDS
 from ddoctor.training.events import Events
 from ddoctor.training.lead import Watch
 from ddoctor.training.messages import Now
@@ -94,7 +93,7 @@ class _Child:
             self._silenced = moment
             assert self._last_player.stdin is not None
             self._last_player.stdin.close()
-        time.sleep(max(TICK_SECONDS, tick))
+        time.sleep(tick)
 
     def end(self, *, sample: bool) -> None:
         self.found = time.monotonic() - self._silenced

@@ -24,8 +24,12 @@ CHILDREN_SECONDS = 1.0
 DATA_WORKER = "pt_data_worker"
 """torch's name for DataLoader workers (torch/utils/data/_utils/worker.py)."""
 
+Reading = tuple[float, float, float, float | None]
+"""Time; CPU seconds of the rank and of its host so far; seconds for which it has waited for a CPU.
+
+That is of its main thread; None: the kernel does not report it."""
 Counters = tuple[float, float, float, float | None, cgroup.Quota]
-"""Time, CPU seconds of the rank and of the host, seconds that it waited for a CPU, its quota."""
+"""A reading, and the quota of the rank."""
 Span = tuple[float, float]
 """Begin and end of a time."""
 MOST_KEPT = 400
@@ -137,9 +141,9 @@ class HostUse:
         return last[1] - first[1], last[2] - first[2], last[0] - first[0]
 
     @property
-    def queued(self) -> tuple[tuple[float, float], ...]:
-        """Times, each with the seconds that the main thread has waited for a CPU so far."""
-        return tuple((one[0], one[3]) for one in self._counters if one[3] is not None)
+    def readings(self) -> tuple[Reading, ...]:
+        """The readings that are kept, oldest first."""
+        return tuple(one[:4] for one in self._counters)
 
     def _ends(self, span: Span | None) -> tuple[Counters, ...]:
         if not self._counters:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from array import array
 from ctypes import py_object, pythonapi
+from math import inf
 from threading import get_ident
 from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,10 @@ DEEPEST = 40
 # the same on all ranks. A prime number: nothing that a script does every so many steps keeps pace.
 FULL_STEPS, SHORT_SECONDS = 32, 0.02
 IN_A_ROW, EVERY = 16, 127
+# So many in a row that are longer by this factor than the last recorded ones are recorded, too:
+# what the run has become shows at once. Each recorded row is the measure of the next ones, so that
+# a run that varies costs no more.
+SLOWER, SLOWER_STEPS = 1.09, 5
 # Arrays, whose numbers lie side by side: of a list, each would be fetched from elsewhere.
 NO_SECONDS, NO_COUNTS = array("d", [0.0] * len(PHASES)), array("d", [0.0] * len(COUNTS))
 
@@ -77,8 +82,13 @@ class Timeline:
         """Whether steps are counted without the hooks that are removed meanwhile."""
         self._begin = self.last = perf_counter()
         self._row_began: float | None = None
+        self._row_first = 0
         self._row_edge = FULL_STEPS - IN_A_ROW
         """The step at which the next row begins, or this one ends."""
+        self._long = inf
+        """Seconds of a step that is longer than the last recorded ones."""
+        self._longer = 0
+        """Long steps in a row."""
         self._cpu = thread_time()
         self.device: DeviceClock | None = None
         self.marking: DeviceClock | None = None
@@ -176,10 +186,12 @@ class Timeline:
 
     def _pass_step(self) -> None:
         """Count a step that is not recorded; wake up before the next row."""
-        self.ends[self.done % END_ROWS] = perf_counter()
+        now, before = perf_counter(), self.ends[(self.done - 1) % END_ROWS]
+        self.ends[self.done % END_ROWS] = now
         self.done += 1
         self.head[DONE] = self.done
-        if self.done == self._row_edge:
+        self._longer = self._longer + 1 if now - before > self._long else 0
+        if self.done == self._row_edge or self._longer == SLOWER_STEPS:
             self.busy = self.main
             self.swaps.back()
             self._begin = self.last = perf_counter()
@@ -198,15 +210,24 @@ class Timeline:
     def _turn(self, now: float) -> None:
         """Begin a row; or end it, and rest until the next if its steps were short.
 
-        The number of a step alone decides where rows are, so that all ranks leave out the same.
+        The number of a step decides where rows are, so that all ranks leave out the same. Where a
+        run becomes slower, it does so on all of them.
         """
+        self._longer = 0
+        into = self.done % EVERY
         if self._row_began is None:
-            self._row_began = now
+            self._row_began, self._row_first = now, self.done
             self._row_edge = self.done + IN_A_ROW
             return
-        short = self.may_rest and now - self._row_began < IN_A_ROW * SHORT_SECONDS
+        if into < IN_A_ROW:
+            # A row of slow steps ends within one that all ranks record.
+            self._row_edge = self.done - into + IN_A_ROW
+            return
+        typical = (now - self._row_began) / (self.done - self._row_first)
+        short = self.may_rest and typical < SHORT_SECONDS
+        self._long = SLOWER * typical
         self._row_began = None
-        self._row_edge = self.done - self.done % EVERY + EVERY
+        self._row_edge = self.done - into + EVERY
         if short:
             self.busy = -1
             self.marking = None

@@ -14,7 +14,6 @@ from ddoctor import engine
 from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Severity
 from ddoctor.recorder.tape import CHECKPOINT, COLLECTIVE, COUNT, EVALUATION, PHASES
-from ddoctor.training import merge
 from ddoctor.training.messages import Record
 from ddoctor.training.run import Run
 
@@ -116,6 +115,15 @@ class Comparison:
         then, now = _queued(self.before), _queued(self.after)
         return max((now[rank] - then[rank] for rank in now if rank in then), default=0.0)
 
+    @property
+    def others(self) -> float:
+        """Share of a host's CPUs that others than its ranks use more than before."""
+        then, now = _others(self.before), _others(self.after)
+        cpus = {one.host: one.use.host_cpus for one in self.after.records}
+        return max(
+            ((now[host] - then[host]) / cpus[host] for host in now if host in then), default=0.0
+        )
+
 
 def cause(before: Evidence, after: Evidence) -> Finding | None:
     """The first finding of after that was none before, or costs more; None: there is none."""
@@ -160,15 +168,51 @@ def _elements(run: Run) -> float:
     return fmean(row.counts[COUNT["elements"]] for row in rows)
 
 
-def _queued(run: Run) -> dict[int, float]:
-    """Seconds per step that the main thread of each rank waited for a CPU, where that is known."""
+@dataclass(frozen=True, kw_only=True)
+class _Rate:
+    """What the counters of a rank grew by in the judged steps, per second."""
+
+    used: float
+    busy: float
+    waited: float | None
+
+
+def _rates(run: Run) -> dict[int, _Rate]:
     found = {}
     for record in run.records:
         begin, end = run.span(record.rank)
-        if not record.queued:
+        before = [one for one in record.readings if one[0] <= begin] or record.readings[:1]
+        after = [one for one in record.readings if one[0] >= end] or record.readings[-1:]
+        if not after or after[0][0] <= before[-1][0]:
             continue
-        first, last = merge.nearest(record.queued, begin), merge.nearest(record.queued, end)
-        if last[0] > first[0]:
-            share = (last[1] - first[1]) / (last[0] - first[0])
-            found[record.rank] = share * (end - begin) / len(run.steps)
+        (since, used, busy, waited), (until, used_by, busy_by, waited_by) = before[-1], after[0]
+        passed = until - since
+        without = waited_by - waited if waited is not None and waited_by is not None else None
+        found[record.rank] = _Rate(
+            used=(used_by - used) / passed,
+            busy=(busy_by - busy) / passed,
+            waited=without / passed if without is not None else None,
+        )
     return found
+
+
+def _queued(run: Run) -> dict[int, float]:
+    """Seconds per step that the main thread of each rank waited for a CPU, where that is known."""
+    return {
+        rank: rate.waited * median(rows[rank].end - rows[rank].begin for rows in run.steps)
+        for rank, rate in _rates(run).items()
+        if rate.waited is not None
+    }
+
+
+def _others(run: Run) -> dict[str, float]:
+    """CPUs of each host that others used than its ranks."""
+    by_host = defaultdict(list)
+    rates = _rates(run)
+    for record in run.records:
+        if record.rank in rates:
+            by_host[record.host].append(rates[record.rank])
+    return {
+        host: max(one.busy for one in found) - sum(one.used for one in found)
+        for host, found in by_host.items()
+    }

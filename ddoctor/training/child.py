@@ -9,7 +9,6 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from time import perf_counter
 
 import psutil
@@ -53,7 +52,7 @@ BUSY_SHARE = 0.2
 
 
 # Each sample takes about a millisecond, which must not slow the steps.
-TICK_SECONDS = 0.5
+SAMPLE_SECONDS = 0.5
 # Between two looks of a rank at its own pace, unless rank 0 follows it all the time.
 HISTORY_SECONDS = 5.0
 # Between two looks at the other ranks, once the script of this one has ended.
@@ -104,9 +103,9 @@ class Child:
         # Later turns of the script add nothing to the sections of the host.
         self._surroundings = None if turn or launched.local_rank else HostSections()
         self.use = HostUse(self.pid, launched.rank, host, launched.local_size)
-        resident = partial(_resident, self.pid)
         self.whole = whole
-        self._history = History(self._began, resident) if whole else None
+        self._resident = 0.0
+        self._history = History(self._began, lambda: self._resident) if whole else None
         self._history_at = 0.0
 
     @property
@@ -201,22 +200,35 @@ class Child:
             leaves=not over and self.written.ended,
         )
 
-    def watch(self, tick: float) -> None:
-        """Sample the script, end it if that is overdue, and wait for its end or the next sample."""
+    def watch(self, tick: float, glance: Callable[[], object] | None = None) -> None:
+        """Sample the script, end it if that is overdue, and wait for its end or the next sample.
+
+        ``tick``: seconds between two glances.
+        """
         if self._overdue:
             self.end(sample=False)
         self._sample()
-        seconds = max(TICK_SECONDS, tick)
         if self.over:
             time.sleep(OVER_SECONDS)
-        elif self._exit is not None:
+            return
+        seconds = max(SAMPLE_SECONDS, tick)
+        if glance is None:
+            self._ends_within(seconds)
+            return
+        until = perf_counter() + seconds
+        while (left := until - perf_counter()) > 0 and not self._ends_within(min(left, tick)):
+            glance()
+
+    def _ends_within(self, seconds: float) -> bool:
+        if self._exit is not None:
             # Popen.wait polls twenty times a second.
-            select.select([self._exit], [], [], seconds)
-        else:
-            time.sleep(seconds)
+            return bool(select.select([self._exit], [], [], seconds)[0])
+        time.sleep(seconds)
+        return self.over
 
     def _sample(self) -> None:
         if self._history is not None:
+            self._resident = held(self.pid) or self._resident
             self.use.read_counters(keep=True)
             if perf_counter() - self._history_at > HISTORY_SECONDS:
                 self.new_steps()
@@ -277,7 +289,7 @@ class Child:
         if not self.over:
             self.written.tape.head[STOP_AT] = 0
         while not self.over:
-            self.watch(TICK_SECONDS)
+            self.watch(SAMPLE_SECONDS)
         if self._stderr:
             self._stderr.ended()
         return int(self._process.wait())
@@ -325,6 +337,7 @@ class Child:
         ``stack``: with the main thread's stack (py-spy) and the sections of the host.
         """
         sampled = stacks.sampled(self.pid) if stack and not self.over else ()
+        self.use.read_counters(keep=True)
         self.written.ask_for_facts(lambda: self.over)
         sections = self._surroundings.packed(self.host) if stack and self._surroundings else ""
         rows = tuple(self.written.tape.rows(first))[-MOST_ROWS:]
@@ -393,17 +406,13 @@ class Child:
             worker_memory=self.use.worker_memory,
             world=int(head[WORLD]),
             host_sections=sections,
-            queued=self.use.queued if self._history is not None else (),
+            readings=self.use.readings if self._history is not None else (),
             stretches=self._history.stretches() if self._history is not None else (),
         )
 
 
 NewChild = Callable[[int, TurnOrder], Child]
 """Starts the script for a turn."""
-
-
-def _resident(pid: int) -> float:
-    return held(pid) or 0.0
 
 
 def _end_of(pid: int) -> int | None:

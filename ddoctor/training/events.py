@@ -49,7 +49,7 @@ class Events:
         told = redaction.redact(
             replace(
                 event,
-                time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+                time=datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
                 seconds=round(time.monotonic() - self._began, 1),
                 attempt=self._attempt,
             )

@@ -40,15 +40,22 @@ def _turn(
     else:
         line = Direct(store, turn, launched.rank, store.tick)
     answers = Answers(store, turn, child) if child.whole else None
+
+    def glance() -> None:
+        # Rank 0 may ask about a change; nothing else is urgent.
+        if answers is not None:
+            answers.look(line.exchange(now).directive.window)
+
     while not child.over:
-        said = line.exchange(child.now())
+        now = child.now()
+        said = line.exchange(now)
         coordinator.heard(said.beat)
         _obey(child, said.directive)
         if said.directive.end:
             child.end(sample=True)
         if answers is not None:
             answers.look(said.directive.window)
-        child.watch(line.tick)
+        child.watch(line.tick, glance if child.whole else None)
         coordinator.ending = child.interrupted
     if answers is not None:
         answers.finish()

@@ -179,7 +179,7 @@ class Watch:
             ):
                 return
             self._decide()
-            self.child.watch(self.followers.tick)
+            self.child.watch(self.followers.tick, self.whole.glance if self.whole else None)
 
     def _read_states(self) -> None:
         moment = perf_counter()

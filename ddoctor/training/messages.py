@@ -7,6 +7,7 @@ import msgspec
 from ddoctor.evidence.run_history import Stretch
 from ddoctor.evidence.training import RankEnding, RankHost
 from ddoctor.probing.sweep_request import SweepRequest
+from ddoctor.proc.usage import Reading
 from ddoctor.recorder.recorded import Grown
 from ddoctor.recorder.tape import StepRow
 
@@ -118,7 +119,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks in the script's process group; 0: unknown."""
     host_sections: str = ""
     """Packed sections of its host; only local rank 0 collects them."""
-    queued: tuple[tuple[float, float], ...] = ()
-    """Times, each with the seconds that the main thread has waited for a CPU so far."""
+    readings: tuple[Reading, ...] = ()
+    """Counters of CPUs in the last minutes, if it is followed to its end."""
     stretches: tuple[Stretch, ...] = ()
     """Its pace from the first step on, if it is followed to its end."""

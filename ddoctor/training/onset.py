@@ -21,6 +21,8 @@ LONGEST = WINDOWS[-1][0]
 BEFORE = 144
 """Steps whose median is the usual one."""
 FEWEST_BEFORE = 40
+LAST_STEPS = 5
+"""As long as most of the last ones are nearer to the new pace than to the old one, it lasts."""
 ERRORS = 6.0
 NORMAL = 1.4826 * 1.2533
 """Standard deviation by the median absolute deviation, times the error of a median by that."""
@@ -81,6 +83,11 @@ class Onsets:
         """The same change by all steps that are known now."""
         later = [one for number, one in self._last if number >= change.step]
         return self._since(median(later), change.before) if later else change
+
+    def lasts(self, change: Change) -> bool:
+        """Whether the last steps are as slow as that."""
+        last = median(seconds for _, seconds in [*self._last][-LAST_STEPS:])
+        return last > (change.before + change.after) / 2
 
     def accept(self, since: int, factor: float) -> None:
         """Take a pace, ``factor`` times the seconds of before, for the usual one from a step on."""

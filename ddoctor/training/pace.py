@@ -19,13 +19,20 @@ LONGER = 0.5
 """Batches that have grown by this share of a change explain it: lengths vary."""
 CROWDED = 0.3
 """Share of a change that is waiting for a CPU: others use it, and they may leave soon."""
+OTHERS = 0.1
+"""The same of a host's CPUs that others use more than before: threads that transfer wait for them,
+too."""
 EXPLAINED = 0.5
 """Nor is it clear what a change is of which the phases of the slowest rank show a smaller share."""
 BRIEF_SECONDS = 20.0
 """Such a change is reported only after this time."""
-WOBBLE_SECONDS, LARGE = 5.0, 1.3
-"""A smaller change of the transfer alone is reported only after this time: networks and CPUs that
-many share wobble as much."""
+LARGE = 1.3
+LASTS_SECONDS, LARGE_LASTS_SECONDS = 1.5, 0.75
+"""A change, and a large one, is examined when it has lasted for this time: machines that others
+share are slower for a second now and then."""
+WOBBLE_SECONDS = 5.0
+"""A change of the transfer alone that is not large is reported only after this time: networks
+wobble as much."""
 CAUSE_SECONDS, CAUSE_STEPS = 10.0, 40
 """After a change, its cause is looked for when this time and these steps are over."""
 AGAIN_SECONDS = 1.0
@@ -98,7 +105,11 @@ class Pace:
             self._answered = _ignore
 
     def _go_on(self, now: float, found: Change) -> None:
-        if not self._told and now >= self._next:
+        if not self._told:
+            lasted = (self._last - found.step + 1) * found.after
+            least = LARGE_LASTS_SECONDS if found.factor >= LARGE else LASTS_SECONDS
+            if now < self._next or lasted < least:
+                return
             self._next = now + AGAIN_SECONDS
             self._gathering.ask(max(0, found.step - BEFORE_STEPS))
             self._answered = self._examine
@@ -123,11 +134,14 @@ class Pace:
             self._drop()
             return
         much = found.after - found.before
-        clear = compared.explained >= EXPLAINED * much and compared.crowded < CROWDED * much
+        crowded = compared.crowded >= CROWDED * much or compared.others >= OTHERS
+        clear = compared.explained >= EXPLAINED * much and not crowded
         wobbles = compared.grown.phase == TRANSFER and found.factor < LARGE
         least = WOBBLE_SECONDS if wobbles else 0.0
         if now - self._began < (least if clear else BRIEF_SECONDS):
             return
+        if not self._onsets.lasts(found):
+            return  # it seems to be over
         self._change = found = self._onsets.settled(found)
         self._told = True
         self._before = Evidence(merge.sections(compared.before))

@@ -294,10 +294,12 @@ def test_ten_thousand_steps_take_little_memory(bare: Run, record_anew: Record) -
     first, *_, last = json.loads(ran.stdout)
     before, *_, after = json.loads(bare(QUICK).stdout)
     assert (last - first) - (after - before) < MOST_GROWTH
-    # The ring holds the last of them; of steps as short as these, some in a row.
-    assert [row.number for row in ran.rows] == [
-        number for number in range(999, 10_999) if number % EVERY < IN_A_ROW
-    ]
+    # The ring holds the last of them; of steps as short as these, some in a row, and those where
+    # the machine was slower for a while.
+    recorded = {row.number for row in ran.rows}
+    regular = {number for number in range(999, 10_999) if number % EVERY < IN_A_ROW}
+    assert regular <= recorded
+    assert len(recorded) < 2 * len(regular)
 
 
 CAUGHT = """

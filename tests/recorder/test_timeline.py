@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -164,7 +164,34 @@ def test_steps_that_become_longer_are_all_recorded_again(clock: Clock, tape: Tap
         timeline.end_step()
     rows = [row.number for row in tape.rows()]
     # At the end of each row anew: the one from 381 on was the last of longer ones.
-    assert rows == [*range(32), *range(127, 524)]
+    assert rows == [*range(32), *range(105, 524)]
+
+
+def recorded(clock: Clock, tape: Tape, seconds: Callable[[int], float]) -> list[int]:
+    """The recorded ones of 300 steps that take so long."""
+    timeline = Timeline(tape)
+    for step in range(300):
+        clock.now += seconds(step)
+        timeline.end_step()
+    return [row.number for row in tape.rows()]
+
+
+@pytest.mark.parametrize(
+    ("since", "rows"),
+    [(40, [*range(45, 61), *range(127, 143)]), (112, range(117, 143)), (130, range(127, 143))],
+)
+def test_short_steps_that_become_a_little_longer_are_recorded_at_once(
+    clock: Clock, tape: Tape, since: int, rows: Sequence[int]
+) -> None:
+    found = recorded(clock, tape, lambda step: 0.01 * (1.15 if step >= since else 1.0))
+    # They are the usual ones from then on.
+    assert found == [*range(32), *rows, *range(254, 270)]
+
+
+@pytest.mark.parametrize("every", [2, 5, 50])
+def test_a_long_step_now_and_then_is_not_recorded(clock: Clock, tape: Tape, every: int) -> None:
+    found = recorded(clock, tape, lambda step: 0.01 if step % every else 0.019)
+    assert found == [*range(32), *range(127, 143), *range(254, 270)]
 
 
 def test_of_longer_steps_all_are_recorded(clock: Clock, tape: Tape) -> None:

@@ -21,12 +21,20 @@ STEP = {FORWARD: 0.010, LOADER: 0.001}
 Phases = Callable[[int, int], Mapping[int, float]]
 
 
-def record(rank: int, phases: Phases, *, elements: float = 100.0, queued: float = 0.0) -> Record:
+def record(
+    rank: int,
+    phases: Phases,
+    *,
+    elements: float = 100.0,
+    queued: float = 0.0,
+    others: float = 0.0,
+) -> Record:
     """A rank with 200 steps; ``phases``: seconds by rank and step, without waiting.
 
-    After the change: ``elements`` of a batch, ``queued`` seconds per step without a CPU.
+    After the change: ``elements`` of a batch, ``queued`` seconds per step without a CPU, and CPUs
+    that ``others`` use.
     """
-    rows, now, waits, without = [], 0.0, [], 0.0
+    rows, now, readings, without, busy = [], 0.0, [], 0.0, 0.0
     for number in range(2 * CHANGE):
         seconds = phases(rank, number)
         # All ranks leave a collective at the same time.
@@ -49,8 +57,10 @@ def record(rank: int, phases: Phases, *, elements: float = 100.0, queued: float 
             )
         )
         without += queued if number >= CHANGE else 0.0
+        # Both ranks use a CPU all the time.
+        busy += (end - now) * (2.0 + (others if number >= CHANGE else 0.0))
         now = end
-        waits.append((now, without))
+        readings.append((now, now, busy, without))
     return Record(
         rank=rank,
         host="a",
@@ -77,7 +87,7 @@ def record(rank: int, phases: Phases, *, elements: float = 100.0, queued: float 
         cpu_seconds=1.0,
         busy_seconds=2.0,
         watched_seconds=1.0,
-        queued=tuple(waits),
+        readings=tuple(readings),
     )
 
 
@@ -125,6 +135,19 @@ def test_longer_batches() -> None:
 def test_waiting_for_a_cpu() -> None:
     assert comparison(sound).crowded == pytest.approx(0.0)
     assert comparison(sound, queued=0.004).crowded == pytest.approx(0.004, rel=0.1)
+
+
+def test_others_that_use_cpus() -> None:
+    assert comparison(late_loaders).others == pytest.approx(0.0, abs=1e-9)
+    assert comparison(late_loaders, others=2.0).others == pytest.approx(2 / 8, rel=0.1)
+
+
+def test_of_a_host_that_was_read_too_rarely_nothing_is_known() -> None:
+    records = [record(rank, one_slow, others=2.0, queued=0.004) for rank in range(2)]
+    rare = [msgspec.structs.replace(one, readings=one.readings[:1]) for one in records]
+    found = compared(rare, ("train.py",), CHANGE)
+    assert found is not None
+    assert (found.others, found.crowded) == (0.0, 0.0)
 
 
 def test_too_few_steps_are_not_compared() -> None:

@@ -180,12 +180,13 @@ def draw(seed: int, number: int) -> Drawn:
 
 
 def latency(one: Drawn, events: Sequence[Mapping[str, Any]], folder: Path) -> str:
-    """How many steps after its begin a slowdown was told; empty: none was."""
+    """How long after its begin a slowdown was told; empty: none was."""
     told = next((event["time"] for event in events if event["event"] == "slower"), "")
     if one.kind not in PHASES or not told:
         return ""
     seconds = datetime.fromisoformat(told).timestamp() - float((folder / "onset").read_text())
-    return f", told after {seconds / (one.base * one.factor):.0f} steps"
+    steps = seconds / ((one.base + EXCHANGE_SECONDS) * one.factor)
+    return f", told after {steps:.0f} steps, {seconds:.1f} s"
 
 
 def followed(one: Drawn, folder: Path) -> list[dict[str, Any]]:
