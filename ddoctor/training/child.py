@@ -334,11 +334,13 @@ class Child:
     def so_far(self, first: int, *, stack: bool) -> Record:
         """The record of a script that runs, with the steps from ``first`` on.
 
-        ``stack``: with the main thread's stack (py-spy) and the sections of the host.
+        ``stack``: with the main thread's stack (py-spy), the sections of the host, and its facts of
+        now instead of those that it wrote last, at most a minute ago.
         """
         sampled = stacks.sampled(self.pid) if stack and not self.over else ()
         self.use.read_counters(keep=True)
-        self.written.ask_for_facts(lambda: self.over)
+        if stack:
+            self.written.ask_for_facts(lambda: self.over)
         sections = self._surroundings.packed(self.host) if stack and self._surroundings else ""
         rows = tuple(self.written.tape.rows(first))[-MOST_ROWS:]
         return self._record(self.written.ending or Ending(), "", rows, sections, sampled)

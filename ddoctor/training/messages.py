@@ -50,7 +50,8 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     """The first step whose row is wanted."""
     stack: bool = False
-    """Whether the stack of the main thread and the sections of the host are wanted, too."""
+    """Whether the stack of the main thread, the sections of the host, and facts of this moment are
+    wanted, too."""
 
 
 class Directive(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from math import inf, sqrt
 from statistics import median
 
-WINDOWS = ((11, 0.1, 1.3), (24, 0.5, 1.09), (72, 0.5, 1.09))
+LEAST = 1.09
+"""10 % of a step is what counts (docs/decisions.md)."""
+WINDOWS = ((11, 0.1, 1.3), (24, 0.5, LEAST), (72, 0.5, LEAST))
 """Numbers of last steps, the quantile of them that must have changed, and its ratio to the median
-of before. 10 % of a step is what counts (docs/decisions.md). A large change shows in few steps, if
-nearly all of them are slow. One in a noisy run needs more."""
+of before. A large change shows in few steps, if nearly all of them are slow. One in a noisy run
+needs more."""
 LONGEST = WINDOWS[-1][0]
 BEFORE = 144
 """Steps whose median is the usual one."""

@@ -11,7 +11,7 @@ from ddoctor.training.change import TRANSFER
 from ddoctor.training.events import Events, explained
 from ddoctor.training.gathering import Gathering
 from ddoctor.training.messages import Record
-from ddoctor.training.onset import Change, Onsets
+from ddoctor.training.onset import LEAST, Change, Onsets
 
 BEFORE_STEPS = 400
 """Steps before a change whose rows are compared: of short ones, an eighth is recorded."""
@@ -140,9 +140,10 @@ class Pace:
         least = WOBBLE_SECONDS if wobbles else 0.0
         if now - self._began < (least if clear else BRIEF_SECONDS):
             return
-        if not self._onsets.lasts(found):
+        found = self._onsets.settled(found)
+        if found.factor < LEAST or not self._onsets.lasts(found):
             return  # it seems to be over
-        self._change = found = self._onsets.settled(found)
+        self._change = found
         self._told = True
         self._before = Evidence(merge.sections(compared.before))
         self._onsets.accept(found.step, found.factor)
