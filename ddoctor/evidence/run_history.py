@@ -32,6 +32,8 @@ class RunEvent(Part, frozen=True, kw_only=True):
     ranks: tuple[Count, ...] = ()
     hosts: tuple[str, ...] = ()
     """Where; empty: everywhere."""
+    others: float | None = None
+    """CPUs of a host that other processes, or other virtual machines, use more than before."""
     cause: str = ""
     """Its stable name; empty: not known."""
     title: str = ""

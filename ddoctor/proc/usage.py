@@ -223,7 +223,7 @@ def _queued(pid: int) -> float | None:
 
 
 def _busy() -> float:
-    """CPU seconds of the whole host."""
+    """CPU seconds of the whole host, and what other virtual machines took of it (steal)."""
     times = psutil.cpu_times()
-    idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
+    idle = times.idle + getattr(times, "iowait", 0.0)
     return float(sum(times[:8]) - idle)

@@ -21,6 +21,9 @@ ALIKE = 0.5
 """A rank whose phase grew by at least this share of the most is one of those that became slower."""
 TRANSFER = "transfer"
 ASIDE = (COLLECTIVE, CHECKPOINT, EVALUATION)
+TAKEN = 0.05
+"""Share of a host's CPUs that others use more than before: threads that transfer wait for them,
+although the main thread may not."""
 WORSE = 1.5
 """A finding of before whose cost has grown by this is the cause of a change, too."""
 Steps = Callable[[int], bool]
@@ -116,13 +119,12 @@ class Comparison:
         return max((now[rank] - then[rank] for rank in now if rank in then), default=0.0)
 
     @property
-    def others(self) -> float:
-        """Share of a host's CPUs that others than its ranks use more than before."""
+    def others(self) -> float | None:
+        """CPUs of a host that others than its ranks use more than before; None: few or none."""
         then, now = _others(self.before), _others(self.after)
         cpus = {one.host: one.use.host_cpus for one in self.after.records}
-        return max(
-            ((now[host] - then[host]) / cpus[host] for host in now if host in then), default=0.0
-        )
+        more = {host: now[host] - then[host] for host in now if host in then}
+        return max((one for host, one in more.items() if one >= TAKEN * cpus[host]), default=None)
 
 
 def cause(before: Evidence, after: Evidence) -> Finding | None:
@@ -206,7 +208,7 @@ def _queued(run: Run) -> dict[int, float]:
 
 
 def _others(run: Run) -> dict[str, float]:
-    """CPUs of each host that others used than its ranks."""
+    """CPUs of each host that others than its ranks used."""
     by_host = defaultdict(list)
     rates = _rates(run)
     for record in run.records:

@@ -142,6 +142,8 @@ def line(event: RunEvent) -> str:
     if event.event == "slower" and event.before and event.after:
         took, takes = _seconds(event.before), _seconds(event.after)
         what = f"; what grew: {event.phase}{where}"
+        if event.others:
+            what += f"; others than the ranks use {event.others:.2g} CPUs more than before"
         return f"since {at} a step takes {takes} instead of {took}{what}"
     if event.event == "cause":
         return f"slower since {at}{why}"

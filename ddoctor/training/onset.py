@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import dropwhile
 from math import inf, sqrt
 from statistics import median
 
@@ -125,8 +126,9 @@ class Onsets:
         self._usual = usual = median(self._before)
         spread = median(abs(one - usual) for one in self._before)
         self._error = NORMAL * spread
-        # The last ones may be of the new pace.
-        known = sorted([*self._blocks][: -LONGEST // BLOCK])
+        # The last ones may be of the new pace, and the first ones of the warm-up.
+        known = [*self._blocks][: -LONGEST // BLOCK]
+        known = sorted(dropwhile(lambda one: one > median(known), known))
         high = (
             known[-1 - max(1, len(known) // RARE)] if len(known) >= FEWEST_BLOCKS else SURE * usual
         )

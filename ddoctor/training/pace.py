@@ -19,9 +19,6 @@ LONGER = 0.5
 """Batches that have grown by this share of a change explain it: lengths vary."""
 CROWDED = 0.3
 """Share of a change that is waiting for a CPU: others use it, and they may leave soon."""
-OTHERS = 0.1
-"""The same of a host's CPUs that others use more than before: threads that transfer wait for them,
-too."""
 EXPLAINED = 0.5
 """Nor is it clear what a change is of which the phases of the slowest rank show a smaller share."""
 BRIEF_SECONDS = 20.0
@@ -134,7 +131,7 @@ class Pace:
             self._drop()
             return
         much = found.after - found.before
-        crowded = compared.crowded >= CROWDED * much or compared.others >= OTHERS
+        crowded = compared.crowded >= CROWDED * much or compared.others is not None
         clear = compared.explained >= EXPLAINED * much and not crowded
         wobbles = compared.grown.phase == TRANSFER and found.factor < LARGE
         least = WOBBLE_SECONDS if wobbles else 0.0
@@ -158,6 +155,7 @@ class Pace:
                 phase=grown.phase,
                 ranks=grown.ranks,
                 hosts=grown.hosts,
+                others=compared.others and round(compared.others, 2),
             )
         )
 

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ddoctor.errors import DoctorError
@@ -115,6 +116,11 @@ def test_what_works_is_not_refused(tmp_path: Path) -> None:
         (
             slower(1204),
             "since step 1,204 a step takes 30.0 ms instead of 20.0 ms; what grew: loader on rank 3",
+        ),
+        (
+            msgspec.structs.replace(slower(3), others=0.62),
+            "since step 3 a step takes 30.0 ms instead of 20.0 ms; what grew: loader on rank 3; "
+            "others than the ranks use 0.62 CPUs more than before",
         ),
         (
             RunEvent(event="cause", step=9, cause="x", title="Slow", fix="y"),

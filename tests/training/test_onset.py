@@ -72,6 +72,15 @@ def test_a_warm_up_is_no_change() -> None:
     assert first(Onsets(), [(n, one * (1 + 5 / (1 + n))) for n, one in rows]) is None
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_warm_up_hides_no_later_change(seed: int) -> None:
+    rows = slowed(seed, 0.03, 352, 1.15, 60)
+    warm = [(number, one * (1 + 8 / (1 + number))) for number, one in rows]
+    found = first(Onsets(), warm)
+    assert found is not None
+    assert found[0] >= 352
+
+
 def test_a_few_slow_steps_are_no_change() -> None:
     rows = zip(range(STEPS), seconds(9, 0.02), strict=False)
     found = first(Onsets(), [(n, one * (2 if 700 <= n < 708 else 1)) for n, one in rows])
