@@ -138,7 +138,10 @@ class Pace:
         if now - self._began < (least if clear else BRIEF_SECONDS):
             return
         found = self._onsets.settled(found)
-        if found.factor < LEAST or not self._onsets.lasts(found):
+        if found.factor < LEAST:
+            self._drop()
+            return
+        if not self._onsets.lasts(found):
             return  # it seems to be over
         self._change = found
         self._told = True

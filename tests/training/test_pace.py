@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.recorder.tape import FORWARD, LOADER
 from ddoctor.training.events import Events
 from ddoctor.training.gathering import Gathering
 from ddoctor.training.messages import Record
 from ddoctor.training.pace import BEFORE_STEPS, Pace
-from tests.training.test_change import CHANGE, record
+from tests.training.test_change import CHANGE, one_slow, record
 
 
 class Late:
@@ -66,10 +67,11 @@ class Quick:
     """Ranks that answer at once, with all of their steps."""
 
     def __init__(self, records: Sequence[Record]) -> None:
-        self._records, self.asking = records, False
+        self._records, self.asking, self.asked = records, False, 0
 
     def ask(self, first: int, *, stack: bool = False) -> None:
         self.asking = True
+        self.asked += 1
 
     def answers(self) -> Sequence[Record]:
         self.asking = False
@@ -91,6 +93,12 @@ def reported(slow: int, more: int, **fields: float) -> list[str]:
     return [one.event for one in events.all]
 
 
+def later(one: Record, steps: int) -> Record:
+    """The same record, so many steps later."""
+    rows = (replace(row, number=row.number + steps) for row in one.rows)
+    return replace(one, rows=tuple(rows))
+
+
 def test_a_large_change_is_reported_within_a_second() -> None:
     assert reported(15, 0) == []
     assert reported(26, 0) == ["slower"]
@@ -99,6 +107,19 @@ def test_a_large_change_is_reported_within_a_second() -> None:
 def test_a_change_that_is_over_is_not_reported() -> None:
     # Those that are asked for it do not know that yet.
     assert reported(16, 10) == []
+
+
+def test_a_change_that_settles_below_a_tenth_is_none() -> None:
+    answers = Quick([later(record(rank, one_slow), 200) for rank in range(2)])
+    events, now, step = Events(None, "", 0), 0.0, 0
+    pace = Pace(cast(Gathering, answers), ("train.py",), events)
+    for count, seconds in ((300, 0.05), (13, 0.0552), (400, 0.053)):
+        for _ in range(count):
+            now, step = now + seconds, step + 1
+            pace.look(now, [(step, seconds)])
+    assert events.all == []
+    # Nor are the ranks asked about it again and again.
+    assert answers.asked <= 3
 
 
 def test_while_others_use_the_cpus_a_change_may_be_over_soon() -> None:
