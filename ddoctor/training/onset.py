@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import dropwhile
 from math import inf, sqrt
 from statistics import median
@@ -85,7 +85,10 @@ class Onsets:
     def settled(self, change: Change) -> Change:
         """The same change by all steps that are known now."""
         later = [one for number, one in self._last if number >= change.step]
-        return self._since(median(later), change.before) if later else change
+        if not later or change.step < self._last[0][0]:
+            # The steps at which it began are forgotten.
+            return replace(change, after=median(later)) if later else change
+        return self._since(median(later), change.before)
 
     def lasts(self, change: Change) -> bool:
         """Whether the last steps are as slow as that."""

@@ -131,9 +131,12 @@ class Pace:
             self._drop()
             return
         much = found.after - found.before
-        crowded = compared.crowded >= CROWDED * much or compared.others is not None
+        transfer = compared.grown.phase == TRANSFER
+        # Threads that transfer wait for CPUs, although the main thread may not.
+        taken = transfer and compared.others is not None
+        crowded = compared.crowded >= CROWDED * much or taken
         clear = compared.explained >= EXPLAINED * much and not crowded
-        wobbles = compared.grown.phase == TRANSFER and found.factor < LARGE
+        wobbles = transfer and found.factor < LARGE
         least = WOBBLE_SECONDS if wobbles else 0.0
         if now - self._began < (least if clear else BRIEF_SECONDS):
             return

@@ -28,18 +28,20 @@ def record(
     elements: float = 100.0,
     queued: float = 0.0,
     others: float = 0.0,
+    transfer: float = 0.001,
 ) -> Record:
     """A rank with 200 steps; ``phases``: seconds by rank and step, without waiting.
 
-    After the change: ``elements`` of a batch, ``queued`` seconds per step without a CPU, and CPUs
-    that ``others`` use.
+    After the change: ``elements`` of a batch, ``queued`` seconds per step without a CPU, CPUs that
+    ``others`` use, and seconds of a ``transfer``.
     """
     rows, now, readings, without, busy = [], 0.0, [], 0.0, 0.0
     for number in range(2 * CHANGE):
         seconds = phases(rank, number)
         # All ranks leave a collective at the same time.
         slowest = max(sum(phases(one, number).values()) for one in range(2))
-        waiting = 0.001 + slowest - sum(seconds.values())
+        transfers = transfer if number >= CHANGE else 0.001
+        waiting = transfers + slowest - sum(seconds.values())
         each = [seconds.get(phase, 0.0) for phase in range(len(PHASES))]
         each[COLLECTIVE] = waiting
         counts = [0.0] * len(COUNTS)
@@ -125,6 +127,15 @@ def test_a_phase_that_grew_on_all_ranks_names_none() -> None:
 def test_what_explains_a_change_is_what_the_slowest_rank_does() -> None:
     assert comparison(one_slow).explained == pytest.approx(0.008)
     assert comparison(sound).explained == pytest.approx(0.0)
+
+
+def test_fast_steps_are_as_fast_as_before_on_a_machine_that_is_short_of_cpus() -> None:
+    def bursts(rank: int, step: int) -> Mapping[int, float]:
+        return one_slow(rank, step) if step % 4 else STEP
+
+    found = comparison(bursts)
+    assert found.grown.seconds == pytest.approx(0.008)
+    assert found.explained == pytest.approx(0.0, abs=1e-9)
 
 
 def test_longer_batches() -> None:

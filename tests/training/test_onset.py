@@ -91,6 +91,16 @@ def test_what_becomes_faster_is_no_change() -> None:
     assert first(Onsets(), slowed(10, 0.02, 500, 0.5, 800)) is None
 
 
+def test_a_change_that_is_settled_late_keeps_its_step() -> None:
+    onsets = Onsets()
+    rows = slowed(1, 0.01, 500, 1.5, 200)
+    changes = [change for row in rows if (change := onsets.add(*row)) is not None]
+    early, late = changes[0], onsets.settled(changes[0])
+    assert abs(early.step - 500) <= 5
+    assert late.step == early.step
+    assert late.factor == pytest.approx(1.5, rel=0.05)
+
+
 def test_after_a_change_the_next_one_is_told_against_the_new_pace() -> None:
     onsets = Onsets()
     rows = [(n, one * (1.5 if n >= 500 else 1)) for n, one in slowed(11, 0.02, 900, 2.0, 60)]

@@ -78,9 +78,9 @@ class Quick:
         return self._records
 
 
-def reported(slow: int, more: int, **fields: float) -> list[str]:
+def reported(slow: int, more: int, forward: float = 0.036, **fields: float) -> list[str]:
     """The events of a run with so many slow steps of 38 ms instead of 22 ms, and more fast ones."""
-    phases = {False: {FORWARD: 0.02, LOADER: 0.001}, True: {FORWARD: 0.036, LOADER: 0.001}}
+    phases = {False: {FORWARD: 0.02, LOADER: 0.001}, True: {FORWARD: forward, LOADER: 0.001}}
     records = [
         record(rank, lambda rank, step: phases[rank == 1 and step >= CHANGE], **fields)
         for rank in range(2)
@@ -122,5 +122,11 @@ def test_a_change_that_settles_below_a_tenth_is_none() -> None:
     assert answers.asked <= 3
 
 
-def test_while_others_use_the_cpus_a_change_may_be_over_soon() -> None:
-    assert reported(90, 0, others=4.0) == []
+def test_a_transfer_is_slower_for_a_while_where_others_use_the_cpus() -> None:
+    assert reported(90, 0, forward=0.02, transfer=0.017) == ["slower"]
+    assert reported(90, 0, forward=0.02, transfer=0.017, others=4.0) == []
+
+
+def test_what_a_rank_does_itself_is_reported_at_once_all_the_same() -> None:
+    assert reported(90, 0, others=4.0) == ["slower"]
+    assert reported(90, 0, others=4.0, queued=0.008) == []
