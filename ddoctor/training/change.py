@@ -24,9 +24,8 @@ ASIDE = (COLLECTIVE, CHECKPOINT, EVALUATION)
 TAKEN = 0.05
 """Share of a host's CPUs that others use more than before."""
 LOW = 0.2
-"""Quantile of the steps that grows like the median where a cause slows each step: measured on two
-virtual CPUs, 0.99 to 1.3 times as much. While a machine was short of CPUs, it grew 0.14 to 0.22
-times as much."""
+"""Quantile of the steps that grows like the median where a cause slows each step. Measured on two
+virtual CPUs, it grew 0.84 to 1.3 times as much; while these were short, 0.14 to 0.22 times."""
 WORSE = 1.5
 """A finding of before whose cost has grown by this is the cause of a change, too."""
 Steps = Callable[[int], bool]
