@@ -25,8 +25,8 @@ BRIEF_SECONDS = 20.0
 """Such a change is reported only after this time."""
 LARGE = 1.3
 LASTS_SECONDS, LARGE_LASTS_SECONDS = 1.5, 0.75
-"""A change, or a large one, is examined after this time. Shared machines are slower for a second now
-and then."""
+"""A change, or a large one, is examined after this time. Shared machines are slower for a second
+now and then."""
 WOBBLE_SECONDS = 5.0
 """A change of the transfer alone that is not large is reported only after this time: networks
 wobble as much."""
