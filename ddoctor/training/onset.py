@@ -60,7 +60,7 @@ class Onsets:
     """Follows the seconds of a rank's steps, one by one."""
 
     def __init__(self) -> None:
-        self._before: deque[float] = deque(maxlen=BEFORE)
+        self._before: deque[tuple[int, float]] = deque(maxlen=BEFORE)
         self._last: deque[tuple[int, float]] = deque(maxlen=LONGEST)
         self._block: list[float] = []
         self._blocks: deque[float] = deque(maxlen=BLOCKS)
@@ -69,7 +69,7 @@ class Onsets:
     def add(self, step: int, seconds: float) -> Change | None:
         """Add a step; return the change that it settles."""
         if len(self._last) == LONGEST:
-            self._before.append(self._last[0][1])
+            self._before.append(self._last[0])
         self._last.append((step, seconds))
         self._block.append(seconds)
         if len(self._block) == BLOCK:
@@ -79,16 +79,20 @@ class Onsets:
         for steps, share, factor in WINDOWS:
             last = sorted(one for _, one in [*self._last][-steps:])
             if len(last) == steps and last[int(share * steps)] >= self._least(steps, factor):
-                return self._since(median(last), self._usual)
+                return _since([*self._last], self._usual, median(last))
         return None
 
     def settled(self, change: Change) -> Change:
         """The same change by all steps that are known now."""
-        later = [one for number, one in self._last if number >= change.step]
-        if not later or change.step < self._last[0][0]:
+        known = [*self._before, *self._last]
+        later = [seconds for number, seconds in known if number >= change.step]
+        if not later:
+            return change
+        after = median(later[-LONGEST:])
+        if change.step < known[0][0]:
             # The steps at which it began are forgotten.
-            return replace(change, after=median(later)) if later else change
-        return self._since(median(later), change.before)
+            return replace(change, after=after)
+        return _since(known, change.before, after)
 
     def lasts(self, change: Change) -> bool:
         """Whether the last steps are as slow as that."""
@@ -100,10 +104,10 @@ class Onsets:
         kept = [one for one in self._last if one[0] >= since]
         self._last = deque(kept, maxlen=LONGEST)
         self._block.clear()
-        for known in (self._before, self._blocks):
-            scaled = [one * factor for one in known]
-            known.clear()
-            known.extend(scaled)
+        self._before = deque(
+            ((number, one * factor) for number, one in self._before), maxlen=BEFORE
+        )
+        self._blocks = deque((one * factor for one in self._blocks), maxlen=BLOCKS)
         self._usual *= factor
         self._error *= factor
         self._floor *= factor
@@ -115,19 +119,14 @@ class Onsets:
             return None
         return _first([*self._last], change.after, before)
 
-    def _since(self, after: float, before: float) -> Change:
-        begin = _first([*self._last], before, after)
-        after = median(one for number, one in self._last if number >= begin)
-        return Change(step=begin, before=before, after=after)
-
     def _learn(self) -> None:
         """Once a block: what is usual, and how much it varies."""
         self._blocks.append(median(self._block))
         self._block.clear()
         if len(self._before) < FEWEST_BEFORE:
             return
-        self._usual = usual = median(self._before)
-        spread = median(abs(one - usual) for one in self._before)
+        self._usual = usual = median(one for _, one in self._before)
+        spread = median(abs(one - usual) for _, one in self._before)
         self._error = NORMAL * spread
         # The last ones may be of the new pace, and the first ones of the warm-up.
         known = [*self._blocks][: -LONGEST // BLOCK]
@@ -142,6 +141,12 @@ class Onsets:
         return max(
             factor * self._usual, self._usual + ERRORS * self._error / sqrt(steps), self._floor
         )
+
+
+def _since(steps: Sequence[tuple[int, float]], before: float, after: float) -> Change:
+    begin = _first(steps, before, after)
+    after = median(one for number, one in steps if number >= begin)
+    return Change(step=begin, before=before, after=after)
 
 
 def _first(last: Sequence[tuple[int, float]], before: float, after: float) -> int:

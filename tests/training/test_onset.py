@@ -101,6 +101,15 @@ def test_a_change_that_is_settled_late_keeps_its_step() -> None:
     assert late.factor == pytest.approx(1.5, rel=0.05)
 
 
+def test_a_change_that_follows_a_wobble_begins_where_it_is_large() -> None:
+    onsets = Onsets()
+    steps = (*[1.0] * 400, *[1.12] * 40, *[1.5] * 90)
+    rows = [(number, one) for number, one in enumerate(steps)]
+    changes = [change for row in rows if (change := onsets.add(*row)) is not None]
+    assert changes[0].step == 400
+    assert onsets.settled(changes[0]).step == 440
+
+
 def test_after_a_change_the_next_one_is_told_against_the_new_pace() -> None:
     onsets = Onsets()
     rows = [(n, one * (1.5 if n >= 500 else 1)) for n, one in slowed(11, 0.02, 900, 2.0, 60)]
