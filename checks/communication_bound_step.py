@@ -12,10 +12,12 @@ To fix it, send fewer bytes (bf16 compression, another sharding), synchronise le
 accumulation), or do more work per step.
 """
 
-# Above 150 lines: recorded steps, a live run and printed timers, and one fix per kind of wrapper.
+# Above 150 lines: recorded steps, objects that the script sends, a live run and printed timers, and
+# one fix per kind of wrapper.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean, median
 
@@ -25,12 +27,12 @@ from ddoctor.analysis.ddp_options import accumulate, larger_batch
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.stragglers import STEADY, enough, few
+from ddoctor.analysis.stragglers import ENOUGH_STEPS, STEADY, enough, few
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.printed_figures import PrintedTimes
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
-from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)
@@ -41,6 +43,12 @@ NOTABLE = 0.15
 # A quarter leaves three quarters, where NVRx flags a slow rank; a slowdown of 1.3, which takes 23 %
 # of the step, is what a public benchmark of fail-slow detection calls loud (probing's ladder).
 LARGE = 0.25
+# Published detectors report a slowdown from 10 %; half of it is a note.
+OBJECTS_WARNING, OBJECTS_NOTE = 0.10, 0.05
+OBJECTS = frozenset(
+    {"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"}
+)
+"""They pickle what they send, and send its size first. No gradients travel so."""
 # Timers of one rank show its waiting for others as well.
 LARGE_WITH_WAITING = 0.4
 
@@ -48,7 +56,64 @@ LARGE_WITH_WAITING = 0.4
 SMALL_BYTES = 64 * 2**10
 
 
-def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> Iterator[Finding]:
+def of_objects(collective_calls: CollectiveCalls, steps: Steps) -> Iterator[Finding]:
+    """A line of the script at which all ranks exchange Python objects, step by step."""
+    one = _of_objects(collective_calls, steps)
+    if one is None or (share := _share(one, collective_calls, steps)) < OBJECTS_NOTE:
+        return
+    yield Finding(
+        severity=Severity.WARNING if share >= OBJECTS_WARNING else Severity.NOTE,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"all {len(steps.ranks)} ranks call {one.operation} at {one.place}, which pickles "
+            f"Python objects: {1e3 * one.seconds / collective_calls.steps:.3g} ms of each step on "
+            f"the rank that arrives last, {share:.0%} of it"
+        ),
+        evidence=(
+            Observation(
+                name=f"{one.operation} at {one.place}",
+                value=round(one.calls / collective_calls.steps, 2),
+                unit="calls/step",
+                source=f"{collective_calls.steps} steps",
+            ),
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="exchange objects in one step of fifty; numbers travel faster as a tensor",
+                paste=f"if step % 50 == 0:\n    ...  # {one.operation} at {one.place}",
+                expected_gain=f"up to {share:.0%} of the step",
+            ),
+        ),
+    )
+
+
+def _of_objects(called: CollectiveCalls | None, steps: Steps) -> Calls | None:
+    """The most expensive such line, on the rank that waits least there for the others."""
+    by_line: dict[tuple[str, str], list[Calls]] = defaultdict(list)
+    for one in called.calls if called is not None else ():
+        if one.of_user and one.operation in OBJECTS:
+            by_line[one.operation, one.place].append(one)
+    lines = [
+        min(rows, key=lambda one: one.seconds)
+        for rows in by_line.values()
+        if len(rows) == len(steps.ranks) > 1
+    ]
+    return max(lines, key=lambda one: one.seconds, default=None)
+
+
+def _share(one: Calls | None, called: CollectiveCalls | None, steps: Steps) -> float:
+    if one is None or called is None or not steps.step or called.steps < ENOUGH_STEPS:
+        return 0.0
+    return one.seconds / called.steps / steps.step
+
+
+def in_sight(
+    steps: Steps,
+    wrapping: Wrapping | None,
+    use: RankUse | None,
+    collective_calls: CollectiveCalls | None,
+) -> Iterator[Finding]:
     if len(steps.ranks) < 2 or not enough(steps) or not steps.complete:
         return
     transfers = list(
@@ -59,6 +124,8 @@ def in_sight(steps: Steps, wrapping: Wrapping | None, use: RankUse | None) -> It
     steady = 1.0 if few(steps) else STEADY
     if share < NOTABLE or sum(one >= NOTABLE for one in shares) < steady * steps.count:
         return
+    if share - _share(_of_objects(collective_calls, steps), collective_calls, steps) < NOTABLE:
+        return  # objects take it, and no gradients
     wrapper = next(iter(wrapping.wrappers), None) if wrapping is not None else None
     large = share >= LARGE and have_their_cpus(steps, use)
     gradients = wrapper.trainable_bytes / MIB if wrapper is not None else 0

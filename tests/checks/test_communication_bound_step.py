@@ -8,11 +8,11 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankHost, RankUse
-from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.live_look import in_reduction, look, moving
-from tests.training_steps import USUAL, steps, with_more
+from tests.training_steps import COUNT, USUAL, steps, with_more
 
 CAUSE = "communication-bound-step"
 MIB = 2**20
@@ -156,3 +156,61 @@ def test_a_live_run_that_is_in_collectives_between_hosts(findings: Findings) -> 
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
     assert findings(CAUSE, live) == ()
+
+
+def objects(
+    seconds: float, operation: str = "all_gather_object", *, of_user: bool = True, ranks: int = 2
+) -> CollectiveCalls:
+    """A call per step, which takes so long on rank 0, and longer on the others."""
+    return CollectiveCalls(
+        steps=COUNT,
+        calls=tuple(
+            Calls(
+                rank=rank,
+                operation=operation,
+                place="train.py:11",
+                of_user=of_user,
+                calls=COUNT,
+                bytes=0,
+                seconds=COUNT * (seconds + 0.05 * rank),
+            )
+            for rank in range(ranks)
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("seconds", "severity"), [(0.045, Severity.WARNING), (0.01, Severity.NOTE)]
+)
+def test_objects_that_are_exchanged_in_each_step(
+    findings: Findings, seconds: float, severity: Severity
+) -> None:
+    section = steps(USUAL, USUAL, transfer=0.05 if seconds > 0.02 else 0.012, noise=0.03)
+    (finding,) = findings(CAUSE, section, queued(0.01), objects(seconds))
+    assert finding.severity is severity
+    assert "all_gather_object at train.py:11" in finding.because
+    assert "step % 50" in finding.fixes[0].paste
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(seconds / section.step, abs=0.02)
+
+
+def test_gradients_remain_where_objects_take_a_part(findings: Findings) -> None:
+    section = steps(USUAL, USUAL, transfer=0.07, noise=0.03)
+    found = findings(CAUSE, section, queued(0.01), objects(0.02))
+    assert len(found) == 2
+    assert any("no_sync()" in fix.paste for one in found for fix in one.fixes)
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        objects(0.003),
+        objects(0.045, "all_gather"),
+        objects(0.045, of_user=False),
+        objects(0.045, ranks=1),
+    ],
+)
+def test_other_calls_are_no_objects(findings: Findings, calls: CollectiveCalls) -> None:
+    section = steps(USUAL, USUAL, transfer=0.05, noise=0.03)
+    (finding,) = findings(CAUSE, section, queued(0.01), calls)
+    assert "object" not in finding.because
