@@ -7,6 +7,9 @@ a line for each collective and rank.
 A setting with a cost at each step is a warning. A setting that only logs some lines at the start,
 such as NCCL_DEBUG=INFO, is a note.
 
+A profiler of torch that records most steps is such a setting, too. It makes each operation slower,
+and keeps its events in memory until the end.
+
 To see them, run ``env | grep -E 'DEBUG|LOG'``. To fix it, unset them.
 """
 
@@ -14,12 +17,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis import endings
 from ddoctor.analysis.environment_fixes import MEASURE, left_set
+from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.analysis.variable_values import holds
 from ddoctor.evidence.known_software import KnownVariables
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.software import Environment
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.training import RankUse
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+
+# A schedule of a few active steps is over soon, and what it costs with it.
+MOST = 0.5
 
 
 def in_a_launch(launch: Launch, known: KnownVariables) -> Iterator[Finding]:
@@ -54,3 +64,32 @@ def left_on(environment: Environment, known: KnownVariables) -> Iterator[Finding
             confidence = Confidence.LIKELY if costly else Confidence.CERTAIN
             more = MEASURE if costly else ""
             yield from left_set(environment, known, setting, confidence, more)
+
+
+def profiled(use: RankUse, steps: Steps) -> Iterator[Finding]:
+    """A profiler that records most of the judged steps."""
+    least = MOST * steps.count
+    ranks = tuple(flags.rank for flags in use.flags if flags.profiled >= least)
+    if not ranks or steps.count < ENOUGH_STEPS:
+        return
+    most = max(flags.profiled for flags in use.flags)
+    yield Finding(
+        title="A profiler records the training",
+        severity=Severity.WARNING,
+        confidence=Confidence.CERTAIN,
+        because=f"a profiler of torch was on in {most} of {steps.count} steps, on "
+        f"{endings.ranks(ranks, every=use.flags)}: it records each operation, and keeps what it "
+        "recorded in memory. The times of this report include that",
+        evidence=(
+            Observation(name="steps with a profiler", value=most, source=f"{steps.count} steps"),
+        ),
+        where=Where(ranks=() if len(ranks) == len(use.flags) else ranks),
+        fixes=(
+            Fix.python(
+                summary="profile a few steps, and leave the profiler out of a long run",
+                paste="schedule = torch.profiler.schedule(wait=10, warmup=2, active=3, repeat=1)\n"
+                "with torch.profiler.profile(schedule=schedule) as profiler:\n"
+                "    ...  # profiler.step() at the end of each step",
+            ),
+        ),
+    )

@@ -305,6 +305,8 @@ class RankFlags(Part, frozen=True, kw_only=True):
     """Calls of gc.collect() in the judged steps."""
     checkpointed: int = 0
     """Calls of torch.utils.checkpoint in the forward passes of the judged steps."""
+    profiled: int = 0
+    """Judged steps that a profiler of torch recorded."""
 
 
 class RankStart(Part, frozen=True, kw_only=True):

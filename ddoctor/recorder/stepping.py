@@ -36,7 +36,9 @@ ANCHOR_STEPS = 2
 OTHERS_STEPS = 5
 # So many passes and no optimizer, not even one that waits for the end of an accumulation.
 PASSES = 4
-OPTIMIZER_STEPS = COUNT["optimizer_steps"]
+# Private to torch, and so perhaps gone one day.
+_profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", bool)
+OPTIMIZER_STEPS, PROFILED = COUNT["optimizer_steps"], COUNT["profiled"]
 
 # What calls the hooks, around the step of every optimizer.
 HOOKED = getattr(Optimizer.profile_hook_step(lambda: None), "__code__")  # noqa: B009
@@ -162,6 +164,8 @@ class Stepping:
 
     def _end_step(self) -> None:
         timeline = self._timeline
+        if timeline.busy == timeline.main:
+            timeline.counts[PROFILED] = float(_profiler_enabled())
         timeline.end_step()
         if timeline.done >= self._due:
             self._due = min(_tell(self.at_step, timeline.done), default=timeline.done + 1)

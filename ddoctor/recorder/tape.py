@@ -94,6 +94,7 @@ COUNTS = (
     "pinned_bytes",
     "idle_forwards",
     "idle_backwards",
+    "profiled",
 )
 """The counts of each step in addition to the phases."""
 COUNT: Final = {name: number for number, name in enumerate(COUNTS)}

@@ -328,6 +328,7 @@ def _use(run: Run) -> RankUse:
             empty_cache=_sum(run.rows(record), "empty_cache"),
             collected=_sum(run.rows(record), "collected"),
             checkpointed=_sum(run.rows(record), "checkpointed"),
+            profiled=_sum(run.rows(record), "profiled"),
         )
         for record, facts in run.facts
         if facts.flags is not None

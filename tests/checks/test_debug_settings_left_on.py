@@ -3,8 +3,10 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.software import Environment, Variable
+from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.training_steps import COUNT, USUAL, steps
 
 CAUSE = "debug-settings-left-on"
 
@@ -75,3 +77,30 @@ def test_a_line_for_every_collective_is_a_warning(findings: Findings) -> None:
 )
 def test_quiet_about_what_belongs_in_production(findings: Findings, values: dict[str, str]) -> None:
     assert findings(CAUSE, environment(**values)) == ()
+
+
+def flags(*profiled: int) -> RankUse:
+    rows = (RankFlags(rank=rank, profiled=count) for rank, count in enumerate(profiled))
+    return RankUse(hosts=(), flags=tuple(rows))
+
+
+@pytest.mark.parametrize("each", [COUNT, COUNT // 2])
+def test_a_profiler_that_records_most_steps(findings: Findings, each: int) -> None:
+    (finding,) = findings(CAUSE, flags(each, each), steps(USUAL, USUAL))
+    assert finding.severity is Severity.WARNING
+    assert "on all ranks" in finding.because
+    assert finding.where.ranks == ()
+
+
+def test_a_profiler_on_one_rank(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, flags(COUNT, 0), steps(USUAL, USUAL))
+    assert finding.where.ranks == (0,)
+
+
+@pytest.mark.parametrize("each", [0, 3])
+def test_a_profiler_of_a_few_steps_is_none(findings: Findings, each: int) -> None:
+    assert findings(CAUSE, flags(each, each), steps(USUAL, USUAL)) == ()
+
+
+def test_of_few_steps_nothing_is_said(findings: Findings) -> None:
+    assert findings(CAUSE, flags(4, 4), steps(USUAL, USUAL, count=4)) == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.recorder.stepping import PASSES
+from ddoctor.recorder.tape import COUNT
 from tests.recorder.conftest import Record, Run
 
 BEGIN = """
@@ -408,3 +409,19 @@ for step in range(12):
     ran = record(BY_HAND + PLAIN_PASSES + then)
     # Until the first of its steps, its passes are told by nothing from those before.
     assert 24 - PASSES + 1 + 12 - BEFORE <= ran.done <= 24 - PASSES + 1 + 12 - BEFORE + 3
+
+
+PROFILED = """
+from torch.profiler import profile, schedule
+with profile(schedule=schedule(wait=4, warmup=1, active=3, repeat=1)) as profiler:
+    for step in range(12):
+        loss().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        profiler.step()
+"""
+
+
+def test_steps_that_a_profiler_records_are_counted(record: Record) -> None:
+    ran = record(BEGIN + PROFILED)
+    assert [row.number for row in ran.rows if row.counts[COUNT["profiled"]]] == [4, 5, 6]
