@@ -201,9 +201,7 @@ def in_a_live_run(live: LiveState, uses: tuple[RankUse, ...] | None) -> Iterator
     # At a line that all ranks run, it may only have less of the CPUs.
     disturbed = taken >= TAKEN and not found.apart and not rank.seen.on_gpu
     if disturbed:
-        doubt = (
-            f"; others used {taken:.2g} CPUs of {rank.host} meanwhile: attach again without them"
-        )
+        doubt = f"; other processes used {taken:.2g} CPUs of {rank.host}: attach again without them"
     yield Finding(
         severity=live_cost.severity(found.lost) if sure and not disturbed else Severity.NOTE,
         confidence=Confidence.POSSIBLE if disturbed else Confidence.LIKELY,
@@ -227,7 +225,7 @@ def in_a_live_run(live: LiveState, uses: tuple[RankUse, ...] | None) -> Iterator
 
 
 def _by_others(rank: LiveRankState, uses: Sequence[RankUse]) -> float:
-    """CPUs of its host that others use, as far as it was seen."""
+    """CPUs of its host that other processes use, as far as it was seen."""
     ranks = (one for use in uses for one in use.hosts if one.host == rank.host)
     return max((one.neighbours or 0.0 for one in ranks), default=0.0)
 

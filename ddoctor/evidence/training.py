@@ -271,8 +271,7 @@ class RankHost(Part, frozen=True, kw_only=True):
     waited: float | None = None
     """Share of the judged time in which the main thread waited in the run queue, 0 to 1."""
     neighbours: float | None = None
-    """CPUs of this host that other processes, or other virtual machines (steal), used meanwhile,
-    mean; None: not seen."""
+    """CPUs that other processes used on this host meanwhile, mean; None: not seen."""
     gc_enabled: bool = True
 
 

@@ -25,11 +25,14 @@ DATA_WORKER = "pt_data_worker"
 """torch's name for DataLoader workers (torch/utils/data/_utils/worker.py)."""
 
 Reading = tuple[float, float, float, float | None]
-"""Time; CPU seconds of the rank and of its host so far; seconds for which it has waited for a CPU.
+"""Time, CPU seconds of the rank and of its host, and seconds that its main thread waited for a CPU.
 
-That is of its main thread; None: the kernel does not report it."""
-Counters = tuple[float, float, float, float | None, cgroup.Quota]
-"""A reading, and the quota of the rank."""
+Those of the host with what other virtual machines took (steal); None: the kernel reports no wait.
+"""
+Counters = tuple[float, float, float, float | None, cgroup.Quota, float]
+"""Time; CPU seconds of the rank and of the host; seconds that it waited for a CPU; its quota.
+
+Last, CPU seconds that other virtual machines took of the host."""
 Span = tuple[float, float]
 """Begin and end of a time."""
 MOST_KEPT = 400
@@ -68,7 +71,8 @@ class HostUse:
         ``keep``: keep the last MOST_KEPT readings, so that any time between them can be judged.
         """
         quota = cgroup.quota(self._cpu)
-        counters = (perf_counter(), self._used(), _busy(), _queued(self._pid), quota)
+        busy, stolen = _busy()
+        counters = (perf_counter(), self._used(), busy, _queued(self._pid), quota, stolen)
         if self._counters and not Path(f"/proc/{self._pid}").exists():
             return  # its counters ended with the process: keep the last reading
         kept = self._counters[1 - MOST_KEPT :] if keep else self._counters[:1]
@@ -143,7 +147,10 @@ class HostUse:
     @property
     def readings(self) -> tuple[Reading, ...]:
         """The readings that are kept, oldest first."""
-        return tuple(one[:4] for one in self._counters)
+        return tuple(
+            (time, used, busy + stolen, waited)
+            for time, used, busy, waited, _, stolen in self._counters
+        )
 
     def _ends(self, span: Span | None) -> tuple[Counters, ...]:
         if not self._counters:
@@ -222,8 +229,9 @@ def _queued(pid: int) -> float | None:
     return int(fields[1]) / 1e9 if len(fields) > 1 else None
 
 
-def _busy() -> float:
-    """CPU seconds of the whole host, and what other virtual machines took of it (steal)."""
+def _busy() -> tuple[float, float]:
+    """CPU seconds of the whole host, and those that other virtual machines took of it (steal)."""
     times = psutil.cpu_times()
+    stolen = float(getattr(times, "steal", 0.0))
     idle = times.idle + getattr(times, "iowait", 0.0)
-    return float(sum(times[:8]) - idle)
+    return float(sum(times[:8]) - idle - stolen), stolen

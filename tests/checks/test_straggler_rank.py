@@ -359,7 +359,7 @@ def test_a_live_rank_beside_other_processes(
     hosts = (replace(host(one), host=live.host, neighbours=taken) for one in (0, 1))
     (finding,) = findings(CAUSE, live, RankUse(host=live.host, hosts=tuple(hosts), flags=()))
     assert finding.severity is severity
-    assert ("others used" in finding.because) == (severity is Severity.NOTE)
+    assert ("other processes used" in finding.because) == (severity is Severity.NOTE)
 
 
 def test_what_a_live_rank_does_once_is_a_note(findings: Findings) -> None:
