@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor.recorder.timeline import EVERY, IN_A_ROW
 from tests.recorder.conftest import Record
 
 TRAIN = """
@@ -58,5 +59,8 @@ def test_epochs_are_counted_while_the_recorder_rests(record: Record) -> None:
     assert epochs.epoch_batches == (50,) * 20
     assert ran.done == 1000
     assert all(seconds > 0 for seconds in ran.phase("forward")[10:])
-    # The first 32, and 16 in a row of each 127.
-    assert len(ran.phase("forward")) == 32 + 7 * 16
+    # The first 32, 16 in a row of each 127, and those where the machine was slower for a while.
+    regular = {number for number in range(1000) if number < 32 or number % EVERY < IN_A_ROW}
+    recorded = {row.number for row in ran.rows}
+    assert regular <= recorded
+    assert len(recorded) < 500
