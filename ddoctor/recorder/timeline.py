@@ -44,8 +44,8 @@ DEEPEST = 40
 FULL_STEPS, SHORT_SECONDS = 32, 0.02
 IN_A_ROW, EVERY = 16, 127
 # So many in a row that are longer by this factor than the last recorded ones are recorded, too:
-# what the run has become shows at once. Each recorded row is the measure of the next ones, so that
-# a run that varies costs no more.
+# what the run has become shows at once. There is one such row at most between two regular ones, so
+# that a run that varies costs little more.
 SLOWER, SLOWER_STEPS = 1.09, 5
 # Arrays, whose numbers lie side by side: of a list, each would be fetched from elsewhere.
 NO_SECONDS, NO_COUNTS = array("d", [0.0] * len(PHASES)), array("d", [0.0] * len(COUNTS))
@@ -89,6 +89,8 @@ class Timeline:
         """Seconds of a step that is longer than the last recorded ones."""
         self._longer = 0
         """Long steps in a row."""
+        self._woken = False
+        """Whether the last row was one of them: the next is a regular one."""
         self._cpu = thread_time()
         self.device: DeviceClock | None = None
         self.marking: DeviceClock | None = None
@@ -191,7 +193,9 @@ class Timeline:
         self.done += 1
         self.head[DONE] = self.done
         self._longer = self._longer + 1 if now - before > self._long else 0
-        if self.done == self._row_edge or self._longer == SLOWER_STEPS:
+        slower = self._longer == SLOWER_STEPS and not self._woken
+        if self.done == self._row_edge or slower:
+            self._woken = slower
             self.busy = self.main
             self.swaps.back()
             self._begin = self.last = perf_counter()

@@ -63,4 +63,4 @@ def test_epochs_are_counted_while_the_recorder_rests(record: Record) -> None:
     regular = {number for number in range(1000) if number < 32 or number % EVERY < IN_A_ROW}
     recorded = {row.number for row in ran.rows}
     assert regular <= recorded
-    assert len(recorded) < 500
+    assert len(recorded) <= 2 * len(regular)

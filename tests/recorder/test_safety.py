@@ -299,7 +299,7 @@ def test_ten_thousand_steps_take_little_memory(bare: Run, record_anew: Record) -
     recorded = {row.number for row in ran.rows}
     regular = {number for number in range(999, 10_999) if number % EVERY < IN_A_ROW}
     assert regular <= recorded
-    assert len(recorded) < 2 * len(regular)
+    assert len(recorded) <= 2 * len(regular)
 
 
 CAUGHT = """

@@ -188,6 +188,14 @@ def test_short_steps_that_become_a_little_longer_are_recorded_at_once(
     assert found == [*range(32), *rows, *range(254, 270)]
 
 
+def test_a_run_that_varies_has_one_more_row_between_two_regular_ones(
+    clock: Clock, tape: Tape
+) -> None:
+    found = recorded(clock, tape, lambda step: 0.014 if step // 12 % 2 else 0.01)
+    regular, others = (*range(32), *range(127, 143), *range(254, 270)), (41, 161, 281)
+    assert found == sorted([*regular, *(row for one in others for row in range(one, one + 16))])
+
+
 @pytest.mark.parametrize("every", [2, 5, 50])
 def test_a_long_step_now_and_then_is_not_recorded(clock: Clock, tape: Tape, every: int) -> None:
     found = recorded(clock, tape, lambda step: 0.01 if step % every else 0.019)
