@@ -83,7 +83,7 @@ class _Child:
     def new_steps(self) -> list[tuple[int, float]]:
         return []
 
-    def watch(self, tick: float) -> None:
+    def watch(self, tick: float, glance: object = None) -> None:
         """Wait; measure from the moment at which all ranks are known."""
         moment = time.monotonic()
         if not self._began and len(self.watching.nows) == self.launched.world_size:

@@ -55,7 +55,7 @@ class Played:
     def step_times(self) -> list[float]:
         return []
 
-    def watch(self, tick: float) -> None:
+    def watch(self, tick: float, glance: object = None) -> None:
         if self._pauses and self.moment >= self._pauses[0][0]:
             self.moment += self._pauses.pop(0)[1]
         self.moment += tick
