@@ -22,6 +22,7 @@ from ddoctor.cluster.store import ClusterStore
 from ddoctor.cluster.tcp_store import TcpStore
 from ddoctor.cluster.torch_store import TorchStore, import_torch
 from ddoctor.recorder.tape import COLLECTIVE
+from ddoctor.training.child import SAMPLE_SECONDS
 from ddoctor.training.events import Events
 from ddoctor.training.lead import Watch
 from ddoctor.training.messages import Now
@@ -93,7 +94,7 @@ class _Child:
             self._silenced = moment
             assert self._last_player.stdin is not None
             self._last_player.stdin.close()
-        time.sleep(tick)
+        time.sleep(max(SAMPLE_SECONDS, tick))
 
     def end(self, *, sample: bool) -> None:
         self.found = time.monotonic() - self._silenced

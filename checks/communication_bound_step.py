@@ -17,11 +17,10 @@ accumulation), or do more work per step.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.analysis import live_data_starvation, printed_times
+from ddoctor.analysis import called_lines, live_data_starvation, printed_times
 from ddoctor.analysis.cpu_contention import have_their_cpus
 from ddoctor.analysis.ddp_options import accumulate, larger_batch
 from ddoctor.analysis.describe import MIB
@@ -58,16 +57,20 @@ SMALL_BYTES = 64 * 2**10
 
 def of_objects(collective_calls: CollectiveCalls, steps: Steps) -> Iterator[Finding]:
     """A line of the script at which all ranks exchange Python objects, step by step."""
-    one = _of_objects(collective_calls, steps)
-    if one is None or (share := _share(one, collective_calls, steps)) < OBJECTS_NOTE:
+    found = _of_objects(collective_calls)
+    if found is None or not steps.step:
+        return
+    one, seconds = found
+    share = seconds / steps.step
+    if share < OBJECTS_NOTE:
         return
     yield Finding(
         severity=Severity.WARNING if share >= OBJECTS_WARNING else Severity.NOTE,
         confidence=Confidence.CERTAIN,
         because=(
             f"all {len(steps.ranks)} ranks call {one.operation} at {one.place}, which pickles "
-            f"Python objects: {1e3 * one.seconds / collective_calls.steps:.3g} ms of each step on "
-            f"the rank that arrives last, {share:.0%} of it"
+            f"Python objects: {1e3 * seconds:.3g} ms of each step on the rank that arrives last, "
+            f"{share:.0%} of it"
         ),
         evidence=(
             Observation(
@@ -88,24 +91,12 @@ def of_objects(collective_calls: CollectiveCalls, steps: Steps) -> Iterator[Find
     )
 
 
-def _of_objects(called: CollectiveCalls | None, steps: Steps) -> Calls | None:
-    """The most expensive such line, on the rank that waits least there for the others."""
-    by_line: dict[tuple[str, str], list[Calls]] = defaultdict(list)
-    for one in called.calls if called is not None else ():
-        if one.of_user and one.operation in OBJECTS:
-            by_line[one.operation, one.place].append(one)
-    lines = [
-        min(rows, key=lambda one: one.seconds)
-        for rows in by_line.values()
-        if len(rows) == len(steps.ranks) > 1
-    ]
-    return max(lines, key=lambda one: one.seconds, default=None)
-
-
-def _share(one: Calls | None, called: CollectiveCalls | None, steps: Steps) -> float:
-    if one is None or called is None or not steps.step or called.steps < ENOUGH_STEPS:
-        return 0.0
-    return one.seconds / called.steps / steps.step
+def _of_objects(called: CollectiveCalls) -> tuple[Calls, float] | None:
+    """The most expensive such line, and its seconds per step."""
+    lines = called_lines.on_all_ranks(called, lambda one: one.operation in OBJECTS)
+    if not lines or called.steps < ENOUGH_STEPS:
+        return None
+    return lines[0], lines[0].seconds / called.steps
 
 
 def in_sight(
@@ -124,8 +115,9 @@ def in_sight(
     steady = 1.0 if few(steps) else STEADY
     if share < NOTABLE or sum(one >= NOTABLE for one in shares) < steady * steps.count:
         return
-    if share - _share(_of_objects(collective_calls, steps), collective_calls, steps) < NOTABLE:
-        return  # objects take it, and no gradients
+    objects = _of_objects(collective_calls) if collective_calls is not None else None
+    if objects is not None and share - objects[1] / median(steps.seconds) < NOTABLE:
+        return  # no gradients take it
     wrapper = next(iter(wrapping.wrappers), None) if wrapping is not None else None
     large = share >= LARGE and have_their_cpus(steps, use)
     gradients = wrapper.trainable_bytes / MIB if wrapper is not None else 0

@@ -16,10 +16,9 @@ metrics only every 50 steps.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator
 
-from ddoctor.analysis import endings, live_collectives, live_cost
+from ddoctor.analysis import called_lines, endings, live_collectives, live_cost
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, enough
@@ -52,18 +51,9 @@ def of_the_script(
     counted = collective_calls.steps
     if counted < ENOUGH_STEPS or not steps.step:
         return
-    by_line: dict[tuple[str, str], list[Calls]] = defaultdict(list)
-    for one in collective_calls.calls:
-        if one.of_user and one.calls and one.bytes < SMALL_BYTES * one.calls:
-            by_line[one.operation, one.place].append(one)
-    everywhere = len({one.rank for one in collective_calls.calls})
-    # The rank that arrives last does not wait: the minimum is the cost of the calls.
-    lines = [
-        min(rows, key=lambda one: one.seconds)
-        for rows in by_line.values()
-        if len(rows) == everywhere > 1
-    ]
-    lines.sort(key=lambda one: -one.seconds)
+    lines = called_lines.on_all_ranks(
+        collective_calls, lambda one: one.bytes < SMALL_BYTES * one.calls
+    )
     calls, seconds = sum(one.calls for one in lines), sum(one.seconds for one in lines)
     share = seconds / counted / steps.step
     if calls < MANY * counted or share < NOTE_SHARE:

@@ -53,8 +53,6 @@ def _turn(
         _obey(child, said.directive)
         if said.directive.end:
             child.end(sample=True)
-        if answers is not None:
-            answers.look(said.directive.window)
         child.watch(line.tick, glance if child.whole else None)
         coordinator.ending = child.interrupted
     if answers is not None:

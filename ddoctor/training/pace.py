@@ -131,9 +131,9 @@ class Pace:
             self._drop()
             return
         much = found.after - found.before
-        transfer = compared.grown.phase == TRANSFER
+        transfer, others = compared.grown.phase == TRANSFER, compared.others
         # Threads that transfer wait for CPUs, although the main thread may not.
-        taken = transfer and compared.others is not None
+        taken = transfer and others is not None
         crowded = compared.crowded >= CROWDED * much or taken
         clear = compared.explained >= EXPLAINED * much and not crowded
         wobbles = transfer and found.factor < LARGE
@@ -161,7 +161,7 @@ class Pace:
                 phase=grown.phase,
                 ranks=grown.ranks,
                 hosts=grown.hosts,
-                others=compared.others and round(compared.others, 2),
+                others=others and round(others, 2),
             )
         )
 

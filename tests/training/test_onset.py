@@ -91,9 +91,10 @@ def test_what_becomes_faster_is_no_change() -> None:
     assert first(Onsets(), slowed(10, 0.02, 500, 0.5, 800)) is None
 
 
-def test_a_change_that_is_settled_late_keeps_its_step() -> None:
+@pytest.mark.parametrize("more", [100, 200, 400])
+def test_a_change_that_is_settled_late_keeps_its_step(more: int) -> None:
     onsets = Onsets()
-    rows = slowed(1, 0.01, 500, 1.5, 200)
+    rows = slowed(1, 0.01, 500, 1.5, more)
     changes = [change for row in rows if (change := onsets.add(*row)) is not None]
     early, late = changes[0], onsets.settled(changes[0])
     assert abs(early.step - 500) <= 5

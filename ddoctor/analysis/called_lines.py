@@ -1,0 +1,26 @@
+"""The lines of a script at which all ranks call a collective."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls
+
+
+def on_all_ranks(called: CollectiveCalls, wanted: Callable[[Calls], bool]) -> list[Calls]:
+    """Of each such line of the user's, its calls on one rank; the line that takes longest first.
+
+    The rank that arrives last does not wait for others: the least time of all ranks is the cost.
+    """
+    by_line: dict[tuple[str, str], list[Calls]] = defaultdict(list)
+    for one in called.calls:
+        if one.of_user and one.calls and wanted(one):
+            by_line[one.operation, one.place].append(one)
+    everywhere = len({one.rank for one in called.calls})
+    lines = [
+        min(rows, key=lambda one: one.seconds)
+        for rows in by_line.values()
+        if len(rows) == everywhere > 1
+    ]
+    return sorted(lines, key=lambda one: -one.seconds)
