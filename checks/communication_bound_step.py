@@ -44,10 +44,6 @@ NOTABLE = 0.15
 LARGE = 0.25
 # Published detectors report a slowdown from 10 %; half of it is a note.
 OBJECTS_WARNING, OBJECTS_NOTE = 0.10, 0.05
-OBJECTS = frozenset(
-    {"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"}
-)
-"""They pickle what they send, and send its size first. No gradients travel so."""
 # Timers of one rank show its waiting for others as well.
 LARGE_WITH_WAITING = 0.4
 
@@ -93,10 +89,10 @@ def of_objects(collective_calls: CollectiveCalls, steps: Steps) -> Iterator[Find
 
 def _of_objects(called: CollectiveCalls) -> tuple[Calls, float] | None:
     """The most expensive such line, and its seconds per step."""
-    lines = called_lines.on_all_ranks(called, lambda one: one.operation in OBJECTS)
-    if not lines or called.steps < ENOUGH_STEPS:
+    line = called_lines.of_objects(called)
+    if line is None or called.steps < ENOUGH_STEPS:
         return None
-    return lines[0], lines[0].seconds / called.steps
+    return line, line.seconds / called.steps
 
 
 def in_sight(

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from statistics import fmean
 
-from ddoctor.analysis import endings, live_cost
+from ddoctor.analysis import called_lines, endings, live_cost
 from ddoctor.analysis.live_ranks import (
     AGAIN,
     COLLECTS,
@@ -25,11 +25,12 @@ from ddoctor.analysis.live_ranks import (
     shares,
 )
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.loop_lines import makes_garbage
+from ddoctor.analysis.loop_lines import makes_garbage, mostly_collects
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, most_affected, without
 from ddoctor.analysis.work_imbalance import Rows
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse
+from ddoctor.evidence.wrapping import CollectiveCalls
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("scaling-efficiency-low",)
@@ -38,8 +39,15 @@ EXPLAINS = ("scaling-efficiency-low",)
 EVERY = 50
 
 
-def pauses(steps: Steps, lines: Lines | None, use: RankUse | None) -> Iterator[Finding]:
+def pauses(
+    steps: Steps,
+    lines: Lines | None,
+    use: RankUse | None,
+    collective_calls: CollectiveCalls | None,
+) -> Iterator[Finding]:
     if steps.count < ENOUGH_STEPS or _by_the_script(steps, lines, use):
+        return
+    if lines is not None and collective_calls is not None and _received(lines, collective_calls):
         return
     collecting = tuple(rank.spent("gc") for rank in steps.ranks)
     share = _longer(steps, collecting) / steps.step
@@ -145,3 +153,12 @@ def _by_the_script(steps: Steps, lines: Lines | None, use: RankUse | None) -> bo
         if lines is not None and makes_garbage(lines, rank.place.rank):
             return True
     return False
+
+
+def _received(lines: Lines, called: CollectiveCalls) -> bool:
+    """Whether the ranks exchange the objects that they collect, of which another cause tells."""
+    line = called_lines.of_objects(called)
+    if line is None:
+        return False
+    collects = [mostly_collects(lines, one.rank) for one in lines.ranks]
+    return any(one is not None and f"{one.file}:{one.line}" == line.place for one in collects)

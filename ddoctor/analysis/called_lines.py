@@ -7,6 +7,11 @@ from collections.abc import Callable
 
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls
 
+OBJECTS = frozenset(
+    {"all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"}
+)
+"""They pickle what they send, and send its size first. No gradients travel so."""
+
 
 def on_all_ranks(called: CollectiveCalls, wanted: Callable[[Calls], bool]) -> list[Calls]:
     """Of each such line of the user's, its calls on one rank; the line that takes longest first.
@@ -24,3 +29,8 @@ def on_all_ranks(called: CollectiveCalls, wanted: Callable[[Calls], bool]) -> li
         if len(rows) == everywhere > 1
     ]
     return sorted(lines, key=lambda one: -one.seconds)
+
+
+def of_objects(called: CollectiveCalls) -> Calls | None:
+    """The line at which all ranks exchange Python objects for longest; None: there is none."""
+    return next(iter(on_all_ranks(called, lambda one: one.operation in OBJECTS)), None)

@@ -45,16 +45,23 @@ def makes_garbage(lines: Lines, rank: int) -> tuple[str, int] | None:
 
     A line that collects by itself is none.
     """
-    collections = lines.of(rank, "gc")
-    if not collections:
+    where = mostly_collects(lines, rank)
+    if where is None or OVERHEAD[COLLECTS].search(where.text):
         return None
-    counts = Counter[tuple[str, int]]()
-    for one in collections:
-        counts[one.file, one.line] += one.samples
-    (place, most), *_ = counts.most_common(1)
+    place = (where.file, where.line)
     works = any((one.file, one.line) == place for one in lines.of(rank, "rest"))
-    by_itself = any(OVERHEAD[COLLECTS].search(one.text) for one in collections)
-    return place if works and not by_itself and most >= MOSTLY * counts.total() else None
+    return place if works else None
+
+
+def mostly_collects(lines: Lines, rank: int) -> Frame | None:
+    """The line with most of a rank's collections, by itself or not; None: there is none."""
+    counts, frames = Counter[tuple[str, int]](), dict[tuple[str, int], Frame]()
+    for one in lines.of(rank, "gc"):
+        counts[one.file, one.line] += one.samples
+        frames.setdefault((one.file, one.line), one.frame)
+    for place, most in counts.most_common(1):
+        return frames[place] if most >= MOSTLY * counts.total() else None
+    return None
 
 
 def does(line: Frame) -> str:

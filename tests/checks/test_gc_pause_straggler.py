@@ -7,6 +7,7 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.live_look import LINE, TRAINING, look, moving, standing
@@ -78,6 +79,35 @@ def test_quiet_where_one_line_makes_the_garbage(findings: Findings) -> None:
     # The collections come at many lines, or at one that does nothing else.
     spread = {("gc", number, "x = f(x)"): 5 for number in range(50, 54)} | {("rest", 50, "x"): 9}
     assert findings(CAUSE, section, lines(spread, spread))
+
+
+def exchanged(operation: str, place: str) -> CollectiveCalls:
+    return CollectiveCalls(
+        steps=COUNT,
+        calls=tuple(
+            Calls(
+                rank=rank,
+                operation=operation,
+                place=place,
+                of_user=True,
+                calls=COUNT,
+                bytes=0,
+                seconds=0.02 * COUNT,
+            )
+            for rank in (0, 1)
+        ),
+    )
+
+
+def test_quiet_where_the_ranks_exchange_the_objects(findings: Findings) -> None:
+    section = steps(with_more("gc", 0.0), with_more("gc", every(4, 0.2)))
+    met = lines({}, {("gc", 50, "dist.broadcast_object_list(box)"): 12, ("transfer", 50, "x"): 30})
+    assert findings(CAUSE, section, met, exchanged("broadcast_object_list", "train.py:50")) == ()
+    for other in (
+        exchanged("broadcast_object_list", "train.py:51"),
+        exchanged("all_reduce", "train.py:50"),
+    ):
+        assert findings(CAUSE, section, met, other)
     forward = {("gc", 20, "model(batch)"): 12, ("forward", 20, "model(batch)"): 30}
     assert findings(CAUSE, section, lines(forward, forward))
 
