@@ -47,7 +47,8 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
             yield _finding(
                 lost, f"--export={exported.value} ({exported.at})", "srun --export=ALL …"
             )
-    if "mpirun" in launch.around or "mpiexec" in launch.around:
+    starts = "mpirun" in launch.around or "mpiexec" in launch.around
+    if starts and launch.get("mpirun.hydra") is None:
         passed = _named([one.value for one in launch.all("mpirun.x")])
         lost = [one for one in variables if one.name[4:] not in passed]
         # Rank 0 alone writes to W&B, mostly on this host.

@@ -128,7 +128,8 @@ def by_the_host(script: Script) -> Iterator[Finding]:
     """The source divides the rank by the GPUs of a host, which is the number of the host."""
     for one in script.of("torch.cuda.set_device", "torch.device"):
         texts = (*one.arguments, *one.values.values())
-        if any(re.search(r"rank\w*\s*//", text) for text in texts):
+        # rank - n * (rank // n) is the remainder.
+        if any(re.search(r"rank\w*\s*//", one) and not re.search(r"[-%]", one) for one in texts):
             yield Finding(
                 severity=Severity.ERROR,
                 confidence=Confidence.LIKELY,
@@ -321,9 +322,10 @@ def _has_own(plan: LaunchPlan) -> bool:
     """Whether each rank may see one GPU alone, or is alone on its host."""
     launch = plan.launch
     chosen = any(one.name.endswith("CUDA_VISIBLE_DEVICES") for one in launch.settings)
-    bound = launch.get("srun.gpu_bind")
+    bound = launch.get("srun.tres_bind", "srun.gpu_bind")
     granted = launch.get("gpus-per-task", "srun.ntasks_per_gpu")
-    own = granted is not None or (bound is not None and bound.value != "none")
+    shared = bound is not None and bound.value.endswith("none")
+    own = not shared and (granted is not None or bound is not None)
     return (chosen and plan.devices is None) or own or plan.each == 1
 
 

@@ -33,7 +33,8 @@ ONE_EACH = re.compile(r"(?:single|per_task):1$|map_gpu:")
 def idle(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """Fewer tasks than GPUs on each host, where each task is a rank that trains on one GPU."""
     launch, granted = plan.launch, plan.gpus_per_host
-    tasks, hosts = tasks_per_host(launch), launch.number("nodes") or launch.hosts
+    tasks = tasks_per_host(launch) or launch.ranks_per_host
+    hosts = launch.number("nodes") or launch.hosts
     by_tasks = launch.launcher == "python" and "srun" in launch.around and not launch.on("cpu")
     if not by_tasks or granted is None or not granted.number or not tasks or not hosts:
         return
@@ -42,7 +43,7 @@ def idle(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     if others or uneven or not is_plain(script, "accelerate") or _spreads(script):
         return
     each = granted.number
-    at = launch.get("tasks-per-host", "tasks")
+    at = launch.get("tasks-per-host", "tasks", "ranks-per-host")
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
@@ -115,7 +116,7 @@ def needs_cuda(script: Script) -> SourceCall | None:
 def hidden(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """Each task sees one GPU, which is number 0 there, and the source selects by the local rank.
 
-    Source: slurm.schedmd.com/srun.html: --gpus-per-task and --ntasks-per-gpu imply --gpu-bind.
+    Source: slurm.schedmd.com/srun.html: --gpus-per-task and --ntasks-per-gpu imply --tres-bind.
     """
     launch, one_each = plan.launch, _one_each(plan.launch)
     sets = any("CUDA_VISIBLE_DEVICES" in one.name for one in script.settings)
@@ -147,7 +148,7 @@ def hidden(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
 
 def _one_each(launch: Launch) -> Setting | None:
     """What makes one GPU visible to each task; None: nothing that is known here."""
-    bound = launch.get("srun.gpu_bind")
+    bound = launch.get("srun.tres_bind", "srun.gpu_bind")
     chosen = launch.get("env.CUDA_VISIBLE_DEVICES")
     if chosen is not None:
         return chosen if BY_LOCAL.fullmatch(chosen.value) else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 from ddoctor.launch import modules
@@ -160,7 +160,7 @@ FABRIC = Launcher(
     },
     defaults={"hosts": "1", "ranks-per-host": "1"},
 )
-# slurm.schedmd.com/srun.html and sbatch.html: options with a value that scripts commonly use.
+# slurm.schedmd.com/srun.html, sbatch.html and salloc.html, and pyxis, whose options say container.
 SLURM = Launcher(
     title="srun",
     takes=(
@@ -170,22 +170,39 @@ SLURM = Launcher(
         *("-w --nodelist", "-x --exclude", "--export", "-q --qos", "-C --constraint", "--mpi"),
         *("--cpu-bind", "--gpu-bind", "-m --distribution", "-D --chdir", "-a --array", "--signal"),
         *("-d --dependency", "--ntasks-per-gpu", "--mem-per-gpu", "--container-image"),
-        *("--container-mounts", "--jobid", "--mail-type", "--mail-user"),
+        *("--container-mounts", "--jobid", "--mail-type", "--mail-user", "--export-file"),
         *("--reservation", "--gpus-per-socket", "--tres-per-task", "--tres-per-node"),
         *("--cpus-per-gpu", "--ntasks-per-socket", "--ntasks-per-core", "--sockets-per-node"),
-        *("--cores-per-socket", "--threads-per-core", "--hint", "--begin", "--comment"),
+        *("--cores-per-socket", "--threads-per-core", "--hint", "-b --begin", "--comment"),
         *("--open-mode", "--time-min", "--deadline", "--switches", "--mincpus", "--tmp"),
         *("-i --input", "-L --licenses", "-M --clusters", "--wckey", "--gpu-freq", "--cpu-freq"),
-        *("--network", "--profile", "--propagate", "--priority", "--tres-bind", "--container-name"),
-        *("--container-workdir", "--container-env", "-r --relative"),
+        *("--network", "--profile", "--priority", "--tres-bind", "--container-name"),
+        *(
+            "--container-workdir",
+            "--container-env",
+            "-r --relative",
+            "--container",
+            "--bb",
+            "--bbf",
+        ),
+        *("--container-id", "--acctg-freq", "-B --extra-node-info", "-S --core-spec", "--batch"),
+        *("-F --nodefile", "--prefer", "--gres-flags", "--delay-boot", "--thread-spec", "--extra"),
+        *("--cluster-constraint", "--mcs-label", "--mem-bind", "--power", "--prolog", "--epilog"),
+        *("--task-prolog", "--task-epilog", "--het-group", "--gid", "--uid", "--wait-all-nodes"),
+        *("--kill-on-invalid-dep", "--segment", "--resources", "--runtime", "--treewidth"),
+        *("--mem-update", "--msg-timeout", "--slurmd-debug", "--ignore-signals", "--wrap"),
+        "--bcast-exclude",
     ),
     flags=(
         # What follows some of these after "=" is optional.
         *("-K --kill-on-bad-exit", "--nice", "-I --immediate", "-O --overcommit", "-H --hold"),
         *("-s --oversubscribe", "--contiguous", "--parsable", "-Q --quiet", "--spread-job"),
         *("--container-mount-home", "--no-container-mount-home", "--container-writable"),
-        *("-l --label", "--exclusive", "--requeue", "--no-requeue", "-u --unbuffered", "-v"),
-        *("--overlap", "--pty", "--exact", "-W --wait", "-k --no-kill"),
+        *("-l --label", "--exclusive", "--requeue", "--no-requeue", "-u --unbuffered"),
+        *("--overlap", "--pty", "--exact", "-W --wait", "-k --no-kill", "-v --verbose"),
+        *("--get-user-env", "--propagate", "--no-container-entrypoint", "--container-entrypoint"),
+        *("-X --disable-status", "-Z --no-allocate", "--whole", "--bcast", "-E --preserve-env"),
+        *("--reboot", "--use-min-nodes", "--stepmgr", "--test-only", "--no-bell", "--no-shell"),
     ),
     means={
         "nodes": "nodes",
@@ -201,15 +218,42 @@ SLURM = Launcher(
     },
     defaults={},
 )
-# docs.open-mpi.org, man mpirun; mpich's mpiexec has the first ones, too.
+# What waits for the end of a job in sbatch limits it in srun.
+SRUN = replace(
+    SLURM,
+    takes=(*SLURM.takes, "-W --wait", "-T --threads"),
+    flags=tuple(one for one in SLURM.flags if one != "-W --wait"),
+)
+# Open MPI: docs/man-openmpi/man1/mpirun.1.rst, and prrte's src/mca/schizo/ompi/schizo_ompi.c;
+# MPICH and Intel: src/pm/hydra/mpiexec/options.c.
 MPIRUN = Launcher(
     title="mpirun",
     takes=(
         *("-np -n -c --np --n", "-N --npernode", "-H --host", "--hostfile -machinefile"),
-        *("-x", "--map-by", "--bind-to", "--rank-by", "-ppn", "-wdir", "--oversubscribe-limit"),
+        *(
+            "-x",
+            "--map-by",
+            "--bind-to",
+            "--rank-by",
+            "-ppn -perhost",
+            "-wdir --wd",
+            "-hosts",
+            "-f",
+        ),
+        *("--oversubscribe-limit", "--npersocket", "--ppr", "--rankfile -rf", "--path", "--prefix"),
+        *("--default-hostfile", "--cpu-set", "--cpu-list", "--cpus-per-proc", "--cpus-per-rank"),
+        *("--output-filename", "--output", "--stdin", "--xterm", "--tune", "--timeout", "--am"),
+        *("--preload-files", "--report-uri", "--report-pid", "--launch-agent", "--personality"),
+        *("--display", "--max-restarts", "--runtime-options", "--with-ft", "--app", "--tmpdir"),
+        *("-genvlist", "-envlist", "-launcher -bootstrap", "-launcher-exec -bootstrap-exec"),
+        *("-rmk", "-iface", "-configfile", "-binding", "-membind", "-topolib", "-demux", "-usize"),
+        *("-outfile-pattern", "-errfile-pattern", "-prepend-pattern", "-order-nodes", "-profile"),
     ),
-    flags=("--allow-run-as-root", "--oversubscribe", "--tag-output", "-v", "--report-bindings"),
-    pairs=("--mca -mca",),
+    flags=(
+        *("--allow-run-as-root", "--oversubscribe", "--tag-output", "-v --verbose", "--pernode"),
+        *("--report-bindings", "-genvall", "-genvnone", "-envall", "-envnone", "-l", "-q --quiet"),
+    ),
+    pairs=("--mca -mca", "--gmca", "--omca", "--pmixmca", "--prtemca", "-genv", "-env"),
     means={"np": "tasks", "npernode": "tasks-per-host", "ppn": "tasks-per-host"},
     defaults={},
 )

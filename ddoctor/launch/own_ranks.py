@@ -9,6 +9,16 @@ import msgspec
 from ddoctor.evidence.launch import Setting
 from ddoctor.launch.programs import STARTERS, TASK_STARTERS
 
+TASKS_FOLLOW = frozenset(
+    {
+        *("cpus-per-task", "gpus-per-task", "srun.tres_per_task", "srun.ntasks_per_gpu"),
+        *("srun.ntasks_per_socket", "srun.ntasks_per_core", "srun.sockets_per_node"),
+        *("srun.cores_per_socket", "srun.threads_per_core", "srun.extra_node_info"),
+    }
+)
+"""Options by which srun starts more than one task per host unasked (slurm.schedmd.com/srun.html,
+``--ntasks``; src/sbatch/opt.c)."""
+
 
 def of_lightning(told: Sequence[Setting]) -> Iterator[Setting]:
     """A rank for each device, as Lightning starts them on each host."""
@@ -37,9 +47,11 @@ def of_python(settings: Sequence[Setting], around: Sequence[str]) -> Iterator[Se
         yield msgspec.structs.replace(tasks, name="ranks")
     elif each is not None:
         yield msgspec.structs.replace(each, name="ranks-per-host")
+    elif "srun" in around and nodes is not None and not told.keys() & TASKS_FOLLOW:
+        yield Setting(name="ranks-per-host", value="1", origin="the default of srun")
     elif not {*around} & {*STARTERS}:
         yield Setting(name="ranks", value="1", origin="one process of Python")
-    named = told.get("mpirun.host")
+    named = told.get("mpirun.host", told.get("mpirun.hosts"))
     if nodes is not None:
         yield msgspec.structs.replace(nodes, name="hosts")
     elif named is not None:

@@ -11,6 +11,7 @@ from ddoctor.launch.launchers import (
     FABRIC,
     MPIRUN,
     SLURM,
+    SRUN,
     TORCH_LAUNCH,
     TORCHRUN,
 )
@@ -30,7 +31,7 @@ PROGRAMS = {
     "deepspeed": DEEPSPEED,
     "fabric": FABRIC,
     "lightning": FABRIC,
-    "srun": SLURM,
+    "srun": SRUN,
     "sbatch": SLURM,
     "salloc": SLURM,
     "mpirun": MPIRUN,

@@ -18,16 +18,17 @@ from ddoctor.launch import (
     compose,
     deepspeed_hosts,
     files,
-    host_names,
     installed_keys,
     kubernetes,
     launch_variables,
     line_beginning,
+    mpi_options,
     own_ranks,
     pins,
     recipes,
     script_settings,
     shell,
+    slurm_variables,
     trl_launch,
     xla_devices,
 )
@@ -61,15 +62,6 @@ MOST_NESTED = 8
 
 RECORDER = "ddoctor.probe"
 NOTHING: Mapping[str, Setting] = {}
-# slurm.schedmd.com/sbatch.html, output environment variables.
-SET_BY_SLURM = {
-    "SLURM_NNODES": "nodes",
-    "SLURM_JOB_NUM_NODES": "nodes",
-    "SLURM_NTASKS": "tasks",
-    "SLURM_NTASKS_PER_NODE": "tasks-per-host",
-    "SLURM_CPUS_PER_TASK": "cpus-per-task",
-    "SLURM_GPUS_PER_NODE": "gpus-per-host",
-}
 # ssh_config(5), SendEnv and SetEnv. What a file sets there is not known.
 PASSED_BY_SSH = re.compile(r"SendEnv|SetEnv|(?:^|[\s;&])(?:source|\.)\s")
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>|\bYOUR[_-]\w+|\bPATH_TO\b|\{\{.*\}\}")
@@ -224,7 +216,6 @@ def _of_script(
 ) -> Launch | None:
     """The last training that a script launches; ``within``: the word of a line that holds it."""
     own, _ = _parsed(SLURM, [*shell.directives(text, name)], found)
-    asked = {one.name: one.value for one in reversed([*found.settings, *own])}
     script = Script(
         file=name or (within.file if within is not None else ""),
         rows=within.rows if within is not None else (),
@@ -232,9 +223,7 @@ def _of_script(
         arguments=arguments,
         variables={one.name: one for one in command.variables},
         exported={one.name for one in command.variables},
-        given={
-            key: asked[one] for key, one in SET_BY_SLURM.items() if asked.get(one, "").isdigit()
-        },
+        given=slurm_variables.of_job([*found.settings, *own]),
         folder=found.folder,
     )
     every = [*script.commands(text)]
@@ -295,17 +284,19 @@ def _of_starter(
     command: Command, launcher: Launcher, found: _Found, around: tuple[str, ...]
 ) -> Launch | None:
     settings, parsed = _parsed(launcher, command.words[1:], found)
-    found.settings += [*settings, *host_names.of_mpirun(settings, found.folder)]
-    passed = [
-        one.setting(match["name"], match["value"])
-        for word, one in itertools.pairwise(command.words[: 1 + parsed.rest])
-        if launcher is MPIRUN and word.text == "-x" and (match := ASSIGNMENT.fullmatch(one.text))
-    ]
+    found.settings += settings
+    passed: list[Setting] = []
+    if launcher is MPIRUN:
+        found.settings += mpi_options.read(settings, parsed, found.folder)
+        passed += mpi_options.variables(command.words[1:], parsed)
     rest = replace(
         command,
         words=command.words[1 + parsed.rest :],
         variables=(*command.variables, *passed),
     )
+    if wrapped := next((one for one in parsed.given if one.key == "wrap"), None):
+        within = replace(command.words[1 + wrapped.word], text=wrapped.value)
+        return _of_script("", within.text, (), command, found, around, within)
     if not rest.words:
         return None
     if around[-1] == "sbatch":

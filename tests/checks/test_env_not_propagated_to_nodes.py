@@ -31,6 +31,7 @@ def test_srun_passes_on_a_list(findings: Findings) -> None:
     [
         (("mpirun",), {**DEBUG, **HOSTS, "mpirun.x": "NCCL_DEBUG=INFO"}),
         (("mpirun",), DEBUG),
+        (("mpiexec",), {**DEBUG, **HOSTS, "mpirun.hydra": "ppn"}),
         (("mpirun",), {"env.MY_OWN": "1", **HOSTS}),
         (("srun",), DEBUG),
         (("srun",), {**DEBUG, "srun.export": "ALL"}),

@@ -162,6 +162,8 @@ ONE_EACH = "srun bash -c 'CUDA_VISIBLE_DEVICES=$SLURM_LOCALID python train.py'"
         ("--ntasks-per-node=4 --gpus-per-node=4", ONE_EACH, SCRIPT, True),
         ("--ntasks-per-node=4 --gpus-per-node=4", SRUN, SCRIPT, False),
         ("--ntasks-per-node=4 --gpus-per-task=1 --gpu-bind=none", SRUN, SCRIPT, False),
+        ("--ntasks-per-node=4 --gpus-per-task=1 --tres-bind=gres/gpu:none", SRUN, SCRIPT, False),
+        ("--ntasks-per-node=4 --gpus=8 --tres-bind=gres/gpu:per_task:1", SRUN, SCRIPT, True),
         ("--ntasks-per-node=4 --gpus-per-node=4 --gpu-bind=closest", SRUN, SCRIPT, False),
         ("--ntasks-per-node=4 --gpus-per-task=1", SRUN, MODULO, False),
         ("--ntasks-per-node=4 --gpus-per-task=1", SRUN, FIRST, False),
@@ -175,6 +177,40 @@ def test_a_gpu_that_is_hidden(
     hidden = [one for one in found if "invalid device ordinal" in one]
     assert [one.partition(":")[0] for one in hidden] == ["error wrong-device-binding"] * wrong
     assert wrong or not found
+
+
+@pytest.mark.parametrize(
+    ("lines", "variable", "ranks"),
+    [
+        ("--ntasks-per-node=1 --gres=gpu:a100:8", "SLURM_GPUS_ON_NODE", 16),
+        ("--ntasks-per-node=1 --gpus=8", "SLURM_GPUS_ON_NODE", 8),
+        ("--ntasks-per-node=1 --gpus=4", "SLURM_GPUS", 8),
+        ("--ntasks-per-node=4", "SLURM_NTASKS", 16),
+        ("--ntasks=6", "SLURM_NPROCS", 12),
+        ("--ntasks-per-node=1", "SLURM_GPUS_ON_NODE", None),
+        # It has no value where another option asks for them.
+        ("--ntasks-per-node=1 --gres=gpu:8", "SLURM_GPUS_PER_NODE", None),
+    ],
+)
+def test_variables_of_a_job(tmp_path: Path, lines: str, variable: str, ranks: int | None) -> None:
+    rows = "\n    ".join(f"#SBATCH {one}" for one in lines.split())
+    job = JOB.format(rows, f"srun torchrun --nnodes 2 --nproc-per-node ${variable} train.py")
+    launch = launched(tmp_path, "sbatch job.sbatch", job_sbatch=job, train_py=SCRIPT)
+    assert launch.ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("options", "idle"),
+    [
+        ("-N2 --gpus-per-node=8", True),
+        ("-N2 --gpus-per-node=1", False),
+        # By the CPUs of a task, srun may start several.
+        ("-N2 --gpus-per-node=8 -c 8", False),
+    ],
+)
+def test_one_task_on_each_host_unasked(tmp_path: Path, options: str, idle: bool) -> None:
+    found = reviewed(tmp_path, f"srun {options} python train.py", SCRIPT, gpus=0)
+    assert ["GPUs stay idle" in one.because for one in found] == [True] * idle
 
 
 def test_options_after_one_with_a_value_of_its_own(tmp_path: Path) -> None:

@@ -43,6 +43,9 @@ BY_DIVISION = (
     "local = rank {} torch.cuda.device_count()\ntorch.cuda.set_device(local)\n"
     "model = DDP(Net().to(local))\ndata = Images()\n"
 )
+BY_SUBTRACTION = BY_DIVISION.replace(
+    "{} torch.cuda.device_count()", "- per_host * (rank // per_host)"
+)
 GATHERED = (
     "rank = dist.get_rank()\n{}\n"
     "    with FSDP.state_dict_type(model, StateDictType.FULL_STATE_DICT, config):\n"
@@ -245,6 +248,11 @@ TWINS = {
         "wrong-device-binding",
         ddp(set_up=BY_DIVISION.format("//")),
         ddp(set_up=BY_DIVISION.format("%")),
+    ),
+    "the remainder by a subtraction": (
+        "wrong-device-binding",
+        ddp(set_up=BY_DIVISION.format("//")),
+        ddp(set_up=BY_SUBTRACTION),
     ),
     "all ranks delete a folder": (
         "shared-filesystem-race",
