@@ -40,6 +40,7 @@ from ddoctor.training.messages import Now, Record, TurnOrder
 from ddoctor.training.native import brief
 from ddoctor.training.written import Written
 
+CRASHES = frozenset({-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS})
 FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 
 # After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
@@ -173,8 +174,18 @@ class Child:
         return failed and by_itself and 0 < head[STOP_AT] <= self.done
 
     @property
+    def _crashed_in_exit(self) -> bool:
+        """Whether it stopped as asked, and native code crashed while Python ended itself.
+
+        A thread that still works then may do so; at the script's own end it would have finished.
+        """
+        ending = self.written.ending
+        left = self.leaving and ending is not None and not ending.exception
+        return left and self._process.returncode in CRASHES
+
+    @property
     def _exit_code(self) -> int | None:
-        return 0 if self._late else self._process.returncode
+        return 0 if self._late or self._crashed_in_exit else self._process.returncode
 
     def now(self) -> Now:
         """The current state of the script."""

@@ -93,6 +93,21 @@ def test_the_first_rank_that_fell(
 
 
 @pytest.mark.ward
+def test_native_code_that_crashes_after_the_stop(training: MakeTraining) -> None:
+    source = TRAIN.replace("how = sys", "import atexit; atexit.register(os.abort); how = sys")
+    trained = training(source, "on").recorded("--no-prove", "--steps=12")
+    run = told(trained)
+    assert trained.exit_code == 0, trained.stderr
+    assert [one.outcome for one in run.ranks] == ["stopped"] * len(run.ranks)
+
+
+@pytest.mark.ward
+def test_native_code_that_crashes_in_the_training(training: MakeTraining) -> None:
+    source = TRAIN.replace("os.getpid(), signal.SIGKILL", "os.getpid(), signal.SIGABRT")
+    run = told(training(source, "killed").recorded("--no-prove", "--steps=10000"))
+    assert [(one.rank, one.exit_code) for one in run.ranks if one.outcome == "killed"] == [(1, -6)]
+
+
 @pytest.mark.ward
 def test_a_gpu_has_no_memory_left(training: MakeTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     """The message is torch's, raised in an ordinary run."""
