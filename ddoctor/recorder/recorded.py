@@ -13,6 +13,7 @@ from ddoctor.evidence import redaction
 from ddoctor.evidence.loading import CurvePoint, FirstBatches, FirstInputs, Loader
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.steps import Growth, HotLine
+from ddoctor.evidence.threads import ScriptThread
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
 
@@ -85,6 +86,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Time, phase, the step's phase before it, and place of each sample of the main thread."""
     memory: tuple[tuple[float, int, float, float, float | None], ...] = ()
     """Time, completed steps, MiB of the process, MiB on the device, MiB that malloc keeps free."""
+    script_threads: tuple[ScriptThread, ...] = ()
     growth: Growth = NO_GROWTH
     grown: float = 0.0
     """Largest growth of the process before the training, in MiB."""

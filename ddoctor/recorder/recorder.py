@@ -215,6 +215,7 @@ class Recorder:
                     places=self._sampler.places(),
                     samples=tuple(self._sampler.samples),
                     memory=tuple(self._sampler.memory),
+                    script_threads=self._sampler.threads.seen(),
                     grown=self._sampler.grown,
                     growth=facts.with_device(self._memory),
                     fsdp="torch.distributed.fsdp" in sys.modules,

@@ -1,4 +1,4 @@
-"""A thread that samples the line of the main thread and the memory, several times a second."""
+"""A thread that samples lines of the script and its memory, several times a second."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from types import CodeType, FrameType
 from ddoctor.evidence.steps import HotLine
 from ddoctor.proc.memory import held, malloc_free
 from ddoctor.recorder import hooks, places, tape, user_calls
+from ddoctor.recorder.script_threads import ScriptThreads
 from ddoctor.recorder.timeline import Timeline
 from ddoctor.recorder.user_calls import Calls
 
@@ -44,6 +45,7 @@ class Sampler:
         """Code, line, innermost code, whether in a hook, and calls of each place, from 0 on."""
         self.samples: list[tuple[float, int, int, int]] = []
         """Time, phase, the phase before it and place of each sample."""
+        self.threads = ScriptThreads(timeline.main)
         self.memory: list[tuple[float, int, float, float, float | None]] = []
         self._at_first = held() or 0.0
         self.grown = 0.0
@@ -123,7 +125,10 @@ class Sampler:
         timeline = self._timeline
         if timeline.busy != timeline.main:
             return
-        frame = sys._current_frames().get(timeline.main)
+        frames = sys._current_frames()
+        if self._training:
+            self.threads.look(frames)
+        frame = frames.get(timeline.main)
         phase, came, now = timeline.phase, timeline.came, timeline.last
         user = places.caller(frame)
         if frame is None or user is None:
@@ -147,6 +152,7 @@ class Sampler:
         weight = held() or 0.0
         device, free = self.device_memory(), malloc_free()
         self.memory.append((timeline.last, timeline.done, weight, device, free))
+        self.threads.weigh()
         if not self._training:
             self.grown = max(self.grown, weight - self._at_first)
 

@@ -25,6 +25,7 @@ from ddoctor.evidence.steps import (
     Steps,
     Wait,
 )
+from ddoctor.evidence.threads import ScriptThreads
 from ddoctor.evidence.training import (
     Outcome,
     RankEnding,
@@ -69,6 +70,12 @@ def sections(run: Run) -> tuple[Section, ...]:
         lines = Lines(ranks=tuple(_rank_lines(run, *one) for one in run.facts))
         memory = MemoryOverTime(ranks=tuple(_growth(run, *one) for one in run.facts))
         found += [_steps(run), lines, memory, _calls(run)]
+        threads = tuple(
+            replace(one, rank=record.rank)
+            for record, facts in run.facts
+            for one in facts.script_threads
+        )
+        found += [ScriptThreads(threads=threads)] * bool(threads)
     if run.known:
         wrappers = tuple(_wrapper(run, rank, one) for rank, of in run.facts for one in of.wrappers)
         found += [Wrapping(wrappers=wrappers), _loading(run), _data(run), _use(run), starts(run)]

@@ -1,0 +1,24 @@
+"""Threads of a training script besides its main thread."""
+
+from __future__ import annotations
+
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.section import Part, RunSection
+
+
+class ScriptThread(Part, frozen=True, kw_only=True):
+    """A thread that runs code of the user's while the main thread trains."""
+
+    rank: int
+    place: Frame
+    """The line of the user's that it was sampled in most often."""
+    cpus: float
+    """CPUs that it used, mean."""
+    seconds: float
+    """Seconds for which it was seen."""
+
+
+class ScriptThreads(RunSection, frozen=True, kw_only=True):
+    """Those of all ranks."""
+
+    threads: tuple[ScriptThread, ...]

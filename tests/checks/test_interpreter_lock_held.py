@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor import engine
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.threads import ScriptThread, ScriptThreads
+from ddoctor.evidence.training import RankHost, RankUse
+from ddoctor.models import Severity
+from tests.conftest import Findings
+from tests.training_steps import USUAL, steps, with_more
+
+CAUSE = "interpreter-lock-held"
+ON_CPU = 0.1
+"""Seconds of a usual step in which the main thread is on a CPU."""
+SLOW = with_more("optimizer", 0.06, with_more("forward", 0.04))
+"""A tenth of a second in which it is not."""
+
+
+def threads(*cpus: float, line: int = 8) -> ScriptThreads:
+    """One thread of each rank, which uses so many CPUs."""
+    place = Frame(file="train.py", line=line, function="run", text="json.dumps(rows)", of_user=True)
+    return ScriptThreads(
+        threads=tuple(
+            ScriptThread(rank=rank, place=place, cpus=one, seconds=20.0)
+            for rank, one in enumerate(cpus)
+            if one
+        )
+    )
+
+
+def use(waited: float | None = 0.02, *, torch_threads: int = 1) -> RankUse:
+    return RankUse(
+        hosts=tuple(
+            RankHost(
+                rank=rank,
+                host="node-0",
+                local_ranks=2,
+                threads=torch_threads,
+                affinity=tuple(range(4)),
+                host_cpus=4,
+                waited=waited,
+            )
+            for rank in (0, 1)
+        ),
+        flags=(),
+    )
+
+
+def test_a_thread_of_each_rank(findings: Findings) -> None:
+    section = steps(SLOW, SLOW, cpu=(ON_CPU, ON_CPU))
+    (finding,) = findings(CAUSE, section, threads(0.7, 0.8), use())
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == ()
+    assert "train.py:8 in run (`json.dumps(rows)`)" in finding.because
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx((0.1 - 0.02 * section.step) / section.step, abs=0.02)
+
+
+def test_a_thread_of_one_rank_explains_why_the_other_waits() -> None:
+    section = steps(SLOW, USUAL, cpu=(ON_CPU, ON_CPU))
+    report = engine.examine(Evidence([section, threads(0.8), use()]), "run")
+    first = report.findings[0]
+    assert (first.cause, first.where.ranks) == (CAUSE, (0,))
+    assert "straggler-rank" in first.consequences
+
+
+def test_several_threads_at_one_line(findings: Findings) -> None:
+    section = steps(SLOW, SLOW, cpu=(ON_CPU, ON_CPU))
+    few = threads(0.2, 0.2).threads
+    assert findings(CAUSE, section, ScriptThreads(threads=few), use()) == ()
+    assert findings(CAUSE, section, ScriptThreads(threads=few * 3), use())
+
+
+def test_a_smaller_cost_is_a_note(findings: Findings) -> None:
+    slow = with_more("forward", 0.02)
+    (finding,) = findings(
+        CAUSE, steps(slow, slow, cpu=(ON_CPU, ON_CPU)), threads(0.5, 0.5), use(0.0)
+    )
+    assert finding.severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    ("section", "other", "known"),
+    [
+        # The main thread is on a CPU: the thread works where it gives the interpreter away.
+        (steps(SLOW, SLOW, cpu=(ON_CPU + 0.09,) * 2), threads(0.9, 0.9), use()),
+        # It waits for a CPU.
+        (steps(SLOW, SLOW, cpu=(ON_CPU,) * 2), threads(0.9, 0.9), use(0.45)),
+        # The thread is idle.
+        (steps(SLOW, SLOW, cpu=(ON_CPU,) * 2), threads(0.02, 0.02), use()),
+        # The time is lost at the loader, or in other work of the loop.
+        (
+            steps(*[with_more("loader", 0.1)] * 2, cpu=(ON_CPU,) * 2),
+            threads(0.9, 0.9),
+            use(),
+        ),
+        (steps(*[with_more("rest", 0.1)] * 2, cpu=(ON_CPU,) * 2), threads(0.9, 0.9), use()),
+        # Torch's own threads wait for each other.
+        (steps(SLOW, SLOW, cpu=(ON_CPU,) * 2), threads(0.9, 0.9), use(torch_threads=4)),
+        # In the backward pass on a GPU, the main thread sleeps.
+        (
+            steps(*[with_more("backward", 0.1)] * 2, cpu=(ON_CPU,) * 2, device="cuda"),
+            threads(0.9, 0.9),
+            use(),
+        ),
+        (steps(SLOW, SLOW), threads(0.9, 0.9), use()),
+        (steps(SLOW, SLOW, cpu=(ON_CPU,) * 2), threads(0.9, 0.9), use(None)),
+        (steps(SLOW, SLOW, cpu=(ON_CPU,) * 2, count=9), threads(0.9, 0.9), use()),
+    ],
+)
+def test_quiet(findings: Findings, section: Steps, other: ScriptThreads, known: RankUse) -> None:
+    assert findings(CAUSE, section, other, known) == ()
