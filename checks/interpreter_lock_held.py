@@ -14,12 +14,15 @@ To fix it, do this work in a process (``multiprocessing``, workers of a DataLoad
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from ddoctor.analysis import endings, live_cost
-from ddoctor.analysis.interpreter_lock import InterpreterLock
+from ddoctor.analysis import endings, interpreter_lock, live_cost
+from ddoctor.analysis.interpreter_lock import Loss
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.threads import ScriptThreads
+from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Where
 
 # All phases in which the main thread asks for the interpreter take longer.
@@ -29,33 +32,40 @@ EXPLAINS = (
 )
 
 
-def while_training(lock: InterpreterLock, steps: Steps) -> Iterator[Finding]:
-    if steps.count < ENOUGH_STEPS or not lock.losses:
-        return
-    held = [one for one in lock.losses if one.seconds >= live_cost.TOLD * lock.step]
+def while_training(steps: Steps, script_threads: ScriptThreads, use: RankUse) -> Iterator[Finding]:
+    if steps.count >= ENOUGH_STEPS:
+        losses = interpreter_lock.in_steps(steps, script_threads.threads, use)
+        yield from _held(losses, steps.ranks)
+
+
+def in_a_live_run(live: LiveState, script_threads: tuple[ScriptThreads, ...]) -> Iterator[Finding]:
+    threads = [one for section in script_threads for one in section.threads]
+    yield from _held(interpreter_lock.in_a_live_run(live, threads), live.ranks)
+
+
+def _held(losses: Iterable[Loss], every: Collection[object]) -> Iterator[Finding]:
+    held = [one for one in losses if one.share >= live_cost.TOLD]
     if not held:
         return
-    most = max(held, key=lambda one: one.seconds)
-    share = most.seconds / lock.step
+    most = max(held, key=lambda one: one.share)
     yield Finding(
-        severity=live_cost.severity(share),
+        severity=live_cost.severity(most.share),
         confidence=Confidence.LIKELY,
         because=(
             f"the main thread of {endings.ranks(one.place.rank for one in held)} computes, and is "
-            f"on no CPU, for at least {1000 * most.seconds:.3g} ms of a step of "
-            f"{1000 * lock.step:.3g} ms, while another thread uses {most.cpus:.2g} CPUs at "
-            f"{endings.place(most.line)}{endings.quoted(most.line)}"
+            f"on no CPU, for at least {most.share:.0%} of the time, while another thread uses "
+            f"{most.cpus:.2g} CPUs at {endings.place(most.line)}{endings.quoted(most.line)}"
         ),
         evidence=tuple(
             Observation(
                 name=f"CPUs of the thread at {endings.place(one.line)}, rank {one.place.rank}",
                 value=round(one.cpus, 2),
-                source=f"the main thread loses {1000 * one.seconds:.3g} ms of a step",
+                source=f"the main thread loses {one.share:.0%} of the time",
             )
             for one in held
         ),
-        where=Where.of([one.place for one in held], every=steps.ranks),
-        cost=Cost(value=round(share, 3), unit="share of step"),
+        where=Where.of([one.place for one in held], every=every),
+        cost=Cost(value=round(most.share, 3), unit="share of step"),
         fixes=(
             Fix.python(
                 summary="do its work in a process, which has an interpreter for itself",
@@ -67,7 +77,7 @@ def while_training(lock: InterpreterLock, steps: Steps) -> Iterator[Finding]:
                     f"# work: what {endings.place(most.line)} does with each item of the queue"
                 ),
                 caution="or do it in one of a hundred steps; start it before CUDA is used",
-                expected_gain=f"at least {share:.0%} of the step",
+                expected_gain=f"at least {most.share:.0%} of the step",
             ),
         ),
     )

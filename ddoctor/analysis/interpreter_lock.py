@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from ddoctor.analysis.derived import Derived
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import RankSteps, Steps
-from ddoctor.evidence.threads import ScriptThread, ScriptThreads
+from ddoctor.evidence.threads import ScriptThread
 from ddoctor.evidence.training import RankHost, RankUse
+from ddoctor.models import Placed
 
 # In these the main thread computes, or launches kernels. On a GPU another thread runs the backward
 # pass, for which the main thread sleeps.
@@ -26,9 +26,9 @@ EXPLAINS = 0.5
 class Loss:
     """What one rank loses."""
 
-    place: RankPlace
-    seconds: float
-    """Seconds of a step in which the main thread is neither on a CPU nor in its queue, though it
+    place: Placed
+    share: float
+    """Share of the time in which the main thread is neither on a CPU nor in its queue, though it
     computes; at least."""
     line: Frame
     """Where the busiest other threads are."""
@@ -36,47 +36,46 @@ class Loss:
     """CPUs that these threads use."""
 
 
-@dataclass(frozen=True)
-class InterpreterLock(Derived):
-    """The ranks whose other threads may keep the interpreter from the main thread."""
-
-    step: float
-    """Mean seconds of a step."""
-    losses: Sequence[Loss]
-
-    @classmethod
-    def derive(cls, steps: Steps, script_threads: ScriptThreads, use: RankUse) -> InterpreterLock:
-        """Compare the passes of each rank with the CPU time of its main thread."""
-        hosts = {one.rank: one for one in use.hosts}
-        busy = _busiest(script_threads.threads)
-        losses = []
-        for rank in steps.ranks:
-            host, found = hosts.get(rank.place.rank), busy.get(rank.place.rank)
-            if host is None or host.waited is None or found is None or _crowded(host):
-                continue
-            seconds, (line, cpus) = _lost(rank, host.waited), found
-            if 0 < EXPLAINS * seconds <= cpus * fmean(rank.seconds):
-                losses.append(Loss(place=rank.place, seconds=seconds, line=line, cpus=cpus))
-        return cls(step=steps.step, losses=losses)
+def in_steps(steps: Steps, threads: Sequence[ScriptThread], use: RankUse) -> Iterator[Loss]:
+    """Of each rank: its recorded passes against the CPU time of its main thread."""
+    hosts = {one.rank: one for one in use.hosts}
+    for rank in steps.ranks:
+        host = hosts.get(rank.place.rank)
+        if rank.cpu and host is not None and host.waited is not None and not _crowded(host):
+            yield from _known(rank.place, _of_steps(rank, host.waited), threads)
 
 
-def _lost(rank: RankSteps, waited: float) -> float:
+def in_a_live_run(live: LiveState, threads: Sequence[ScriptThread]) -> Iterator[Loss]:
+    """Of each rank: its sampled passes against the time in which its main thread can run."""
+    for rank in live.ranks:
+        if rank.seen.asleep is not None and not rank.stands:
+            passes = sum(map(rank.seen.share, ON_GPU if rank.seen.on_gpu else ON_CPU))
+            yield from _known(rank, passes - (1 - rank.seen.asleep), threads)
+
+
+def _of_steps(rank: RankSteps, waited: float) -> float:
     """``waited``: share of the time in the queue for a CPU."""
-    if not rank.cpu:
-        return 0.0
     passes = rank.spent(*(ON_CPU if rank.place.device == "cpu" else ON_GPU))
     # All of its CPU time, that of other phases too: so this is the least.
-    return fmean(passes) - fmean(rank.cpu) - waited * fmean(rank.seconds)
+    return (fmean(passes) - fmean(rank.cpu)) / fmean(rank.seconds) - waited
+
+
+def _known(place: Placed, share: float, threads: Sequence[ScriptThread]) -> Iterator[Loss]:
+    """The loss, if other threads are busy enough to explain it."""
+    line, cpus = max(_busy(threads, place.rank).items(), key=lambda row: row[1], default=(None, 0))
+    if line is not None and 0 < EXPLAINS * share <= cpus:
+        yield Loss(place=place, share=share, line=line, cpus=cpus)
+
+
+def _busy(threads: Sequence[ScriptThread], rank: int) -> Mapping[Frame, float]:
+    """CPUs that the threads of a rank use together, by the line at which they are."""
+    used: dict[Frame, float] = defaultdict(float)
+    for one in threads:
+        if one.rank == rank:
+            used[one.place] += one.cpus
+    return used
 
 
 def _crowded(host: RankHost) -> bool:
     """Whether threads of torch may have to wait for each other, too."""
     return host.threads * host.local_ranks > max(1, len(host.affinity) or host.host_cpus)
-
-
-def _busiest(threads: Sequence[ScriptThread]) -> Mapping[int, tuple[Frame, float]]:
-    """Of each rank, the line whose threads use most CPUs together, and these."""
-    used: dict[int, dict[Frame, float]] = defaultdict(lambda: defaultdict(float))
-    for one in threads:
-        used[one.rank][one.place] += one.cpus
-    return {rank: max(rows.items(), key=lambda row: row[1]) for rank, rows in used.items()}

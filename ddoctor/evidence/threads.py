@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.section import Part, RunSection
+from ddoctor.evidence.section import Part, Section
 
 
 class ScriptThread(Part, frozen=True, kw_only=True):
@@ -18,7 +18,9 @@ class ScriptThread(Part, frozen=True, kw_only=True):
     """Seconds for which it was seen."""
 
 
-class ScriptThreads(RunSection, frozen=True, kw_only=True):
+class ScriptThreads(Section, frozen=True, kw_only=True):
     """Those of all ranks."""
+
+    commands = ("run", "attach")
 
     threads: tuple[ScriptThread, ...]

@@ -78,8 +78,8 @@ def observe(
         # A hang must be reported soon, which mostly needs no samples of workers.
         last = end == sampling.ends[-1]
         sampler.until(end, workers=number > 1 or last)
-        live, use = sampler.summary()
-        found: list[Section] = [live, use, *logged]
+        live, use, threads = sampler.summary()
+        found: list[Section] = [live, use, threads, *logged]
         # Not before the ranks themselves can be judged.
         if last:
             of_host = msgspec.structs.replace(rates.summary(), host=live.host)

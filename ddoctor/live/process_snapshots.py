@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,16 +45,20 @@ class ProcessSnapshot:
         share = (later.runnable - self.runnable) / max(later.moment - self.moment, 1e-3)
         return min(max(1.0 - share, 0.0), 1.0)
 
-    def used(self, later: ProcessSnapshot) -> Sequence[float]:
+    def used(self, later: ProcessSnapshot) -> Mapping[int, float]:
         """Return CPU seconds of each thread until ``later``, the main thread first."""
-        return [
-            max(0.0, seconds - self.threads.get(thread, 0.0))
+        return {
+            thread: max(0.0, seconds - self.threads.get(thread, 0.0))
             for thread, seconds in later.threads.items()
-        ]
+        }
 
-    def computing(self, later: ProcessSnapshot) -> int:
-        """Return the number of threads that worked at least half as much as the main thread."""
-        main, *others = self.used(later)
+    def computing(self, later: ProcessSnapshot, *, without: Collection[int] = ()) -> int:
+        """Return the number of threads that worked at least half as much as the main thread.
+
+        ``without``: threads that run Python code of the user's.
+        """
+        used = self.used(later)
+        main, *others = (second for thread, second in used.items() if thread not in without)
         return 1 + sum(second >= max(main / 2, LEAST_SECONDS) for second in others)
 
 

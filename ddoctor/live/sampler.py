@@ -12,8 +12,10 @@ from contextlib import ExitStack, suppress
 import msgspec
 import psutil
 
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Unseen
+from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.live.activities import activities, framework, turns
 from ddoctor.live.process_snapshots import ProcessSnapshot, Sleep, process_state, snapshot
@@ -30,7 +32,7 @@ FEWEST_SAMPLES = 5
 # For memory, and for sockets if there are any to other hosts.
 LOOK_EVERY_SECONDS = 0.5
 
-Stacks = Sequence[Stack]
+StacksInTime = Sequence[Stack]
 
 
 class _SampledRank:
@@ -41,6 +43,8 @@ class _SampledRank:
         self.source = Source(one.process)
         self.first = {process.pid: snapshot(process) for process in self.processes}
         self.unseen = ""
+        self.others: dict[int, Counter[Frame]] = {}
+        """Samples of its other threads by the user's innermost line, by their number."""
         self._held: list[tuple[float, float]] = []
         """Repeatedly: MiB that it has, and that its workers have together."""
         self._sleep = Sleep()
@@ -75,7 +79,9 @@ class _SampledRank:
                 if stopped and self.first[process.pid].state != psutil.STATUS_STOPPED:
                     process.resume()
 
-    def summary(self, stacks_of: Mapping[int, Stacks]) -> tuple[LiveRank, RankHost]:
+    def summary(
+        self, stacks_of: Mapping[int, StacksInTime]
+    ) -> tuple[LiveRank, RankHost, list[ScriptThread]]:
         """Return the summary of the samples so far; ``stacks_of``: its main threads, by PID."""
         last = {process.pid: snapshot(process) for process in self.processes}
         old, new = self.first[self.pid], last[self.pid]
@@ -91,7 +97,7 @@ class _SampledRank:
             state=new.state if blocked else psutil.STATUS_SLEEPING,
             age_seconds=round(time.time() - self.one.process.create_time(), 1),
             cpu_seconds=round(max(0.0, new.cpu_seconds - old.cpu_seconds), 2),
-            main_cpu_seconds=round(old.used(new)[0], 2),
+            main_cpu_seconds=round(old.used(new)[self.pid], 2),
             asleep=round(asleep, 3) if asleep is not None else None,
             resident=round(new.resident_mib, 1),
             held=tuple(round(own, 1) for own, _ in self._held),
@@ -115,9 +121,26 @@ class _SampledRank:
             unseen=self.unseen or ("" if stacks else "its main thread was not sampled"),
         )
         asked = self.one.environment.get("OMP_NUM_THREADS", "")
-        return live, self.use.summary(threads=old.computing(new), asked=asked)
+        computing = old.computing(new, without=self.others)
+        return live, self.use.summary(threads=computing, asked=asked), self._threads(old, new)
 
-    def _worker(self, pid: int, last: Mapping[int, ProcessSnapshot], stacks: Stacks) -> LiveWorker:
+    def _threads(self, old: ProcessSnapshot, new: ProcessSnapshot) -> list[ScriptThread]:
+        """Its other threads that run code of the user's."""
+        seconds, used = max(new.moment - old.moment, 1e-3), old.used(new)
+        return [
+            ScriptThread(
+                rank=self.one.rank,
+                place=max(lines, key=lambda line: lines[line]),
+                cpus=round(used[thread] / seconds, 3),
+                seconds=round(seconds, 1),
+            )
+            for thread, lines in self.others.items()
+            if thread in used
+        ]
+
+    def _worker(
+        self, pid: int, last: Mapping[int, ProcessSnapshot], stacks: StacksInTime
+    ) -> LiveWorker:
         stack, still = _most(stacks)
         return LiveWorker(
             pid=pid,
@@ -184,11 +207,13 @@ class Sampler:
             for rank in self._ranks:
                 rank.use.read_counters()
             for rank, spy in spies:
-                found, rank.unseen = spy.main_threads()
-                for pid, stacks in found.items():
+                found, rank.unseen = spy.stacks()
+                for pid, stacks in found.main.items():
                     self._stacks.setdefault(pid, []).extend(stacks)
+                for thread, lines in found.others.items():
+                    rank.others.setdefault(thread, Counter()).update(lines)
 
-    def summary(self) -> tuple[LiveLook, RankUse]:
+    def summary(self) -> tuple[LiveLook, RankUse, ScriptThreads]:
         """Return the summary of the samples so far."""
         seconds = time.monotonic() - self._began
         stacks = {pid: whole(rows) for pid, rows in self._stacks.items()}
@@ -202,7 +227,7 @@ class Sampler:
             command=rows[0].script,
             missing=missing(rows),
             supervised=rows[0].supervised,
-            ranks=tuple(rank for rank, _ in found),
+            ranks=tuple(rank for rank, *_ in found),
             links=self._sockets.summary(),
             unseen=tuple(
                 Unseen(
@@ -214,8 +239,13 @@ class Sampler:
             ),
         )
         others = usage.neighbours([one.use.used() for one in self._ranks], _spent() - self._spent)
-        hosts = tuple(msgspec.structs.replace(use, neighbours=others) for _, use in found)
-        return live, RankUse(host=self._host, hosts=hosts, flags=())
+        hosts = tuple(msgspec.structs.replace(use, neighbours=others) for _, use, _ in found)
+        threads_of_all = tuple(one for *_, rows in found for one in rows)
+        return (
+            live,
+            RankUse(host=self._host, hosts=hosts, flags=()),
+            ScriptThreads(host=self._host, threads=threads_of_all),
+        )
 
 
 def _spent() -> float:
@@ -223,7 +253,7 @@ def _spent() -> float:
     return sum(os.times()[2:4])
 
 
-def whole(stacks: Stacks) -> Stacks:
+def whole(stacks: StacksInTime) -> StacksInTime:
     """Return the stacks with the most frequent outermost frame.
 
     Others are torn: py-spy does not stop the thread, so it can change while it is read.
@@ -233,7 +263,7 @@ def whole(stacks: Stacks) -> Stacks:
     return [stack for stack, first in zip(stacks, begins, strict=True) if first == usual]
 
 
-def _most(stacks: Stacks) -> tuple[Stack, bool]:
+def _most(stacks: StacksInTime) -> tuple[Stack, bool]:
     """Return the most frequent stack, and whether it is the only one."""
     if not stacks:
         return (), False

@@ -7,7 +7,9 @@ import re
 import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from shutil import which
@@ -53,6 +55,17 @@ class _Speedscope(msgspec.Struct):
 
 Stack = tuple[Frame, ...]
 """The innermost frame last."""
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """What was sampled of a process and its child processes."""
+
+    main: Mapping[int, Sequence[Stack]] = field(default_factory=dict)
+    """Of each main thread, by PID."""
+    others: Mapping[int, Counter[Frame]] = field(default_factory=dict)
+    """Of each other thread of the process itself: samples by the user's innermost line, by its
+    number in the kernel."""
 
 
 def _begin() -> None:
@@ -111,18 +124,18 @@ class Spy:
         """End the sampling."""
         self._process.send_signal(signal.SIGINT)
 
-    def main_threads(self) -> tuple[Mapping[int, Sequence[Stack]], str]:
-        """Return the stacks of each main thread until its end, by PID; or none, and why."""
+    def stacks(self) -> tuple[Stacks, str]:
+        """Return the stacks of its threads until its end; or none, and why."""
         try:
             _, told = self._process.communicate(timeout=GRACE_SECONDS)
         except subprocess.TimeoutExpired:
             self.stop()
-            return {}, "py-spy did not end in time"
+            return Stacks(), "py-spy did not end in time"
         try:
             self._result.seek(0)
             return _read(self._result.read(), self.pid, self._source, native=self._native), ""
         except (OSError, msgspec.DecodeError):
-            return {}, why(told)
+            return Stacks(), why(told)
         finally:
             self._result.close()
 
@@ -159,9 +172,7 @@ def why(told: str) -> str:
     return lines[0].removeprefix("Error: ") if lines else "py-spy saw nothing"
 
 
-def _read(
-    written: bytes, pid: int, source: Source, *, native: bool
-) -> Mapping[int, Sequence[Stack]]:
+def _read(written: bytes, pid: int, source: Source, *, native: bool) -> Stacks:
     found = msgspec.json.decode(written, type=_Speedscope)
     table: KnownFrames = knowledge.load(KnownFrames)
     # The process and the thread are frames too, without a file. Of native code, only the frames of
@@ -171,13 +182,22 @@ def _read(
         for number, one in enumerate(found.shared.frames)
         if one.file and not (native and _is_native(one) and one.name not in table.native)
     }
-    return {
-        int(match["tid"]): [
-            tuple(frames[one] for one in sample if one in frames) for sample in profile.samples
-        ]
-        for profile in found.profiles
-        if (match := PROFILE.search(profile.name)) and match["tid"] == (match["pid"] or str(pid))
-    }
+    main: dict[int, Sequence[Stack]] = {}
+    others: dict[int, Counter[Frame]] = {}
+    for profile in found.profiles:
+        match = PROFILE.search(profile.name)
+        if match is None:
+            continue
+        stacks = [tuple(frames[one] for one in rows if one in frames) for rows in profile.samples]
+        if match["tid"] == (match["pid"] or str(pid)):
+            main[int(match["tid"])] = stacks
+        elif match["pid"] in (None, str(pid)):
+            others[int(match["tid"])] = Counter(
+                line
+                for stack in stacks
+                if (line := next((one for one in reversed(stack) if one.of_user), None)) is not None
+            )
+    return Stacks(main, {thread: lines for thread, lines in others.items() if lines})
 
 
 def _is_native(one: _SampledFrame) -> bool:

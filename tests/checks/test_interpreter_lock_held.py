@@ -4,12 +4,14 @@ import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.live import LiveRank
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import TRAINING, WAITING, look, moving, standing
 from tests.training_steps import USUAL, steps, with_more
 
 CAUSE = "interpreter-lock-held"
@@ -113,3 +115,32 @@ def test_a_smaller_cost_is_a_note(findings: Findings) -> None:
 )
 def test_quiet(findings: Findings, section: Steps, other: ScriptThreads, known: RankUse) -> None:
     assert findings(CAUSE, section, other, known) == ()
+
+
+COMPUTES = {"forward": 40, "backward": 30, "optimizer": 20, "loader-wait": 10}
+
+
+def test_in_a_live_run(findings: Findings) -> None:
+    section = look(moving(0, COMPUTES, asleep=0.6), moving(1, WAITING, asleep=0.8))
+    (finding,) = findings(CAUSE, section, threads(0.7))
+    assert (finding.severity, finding.where.ranks) == (Severity.WARNING, (0,))
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("rank", "other"),
+    [
+        (moving(0, COMPUTES, asleep=0.1), threads(0.9)),
+        (moving(0, COMPUTES, asleep=0.6), threads(0.05)),
+        # It sleeps where it waits: for batches, for others, in the engine of a GPU.
+        (moving(0, {"forward": 20, "loader-wait": 80}, asleep=0.8), threads(0.9)),
+        (moving(0, WAITING, asleep=0.8), threads(0.9)),
+        (moving(0, TRAINING, asleep=0.5), threads(0.9)),
+        (moving(0, {"forward": 10, "rest": 90}, asleep=0.8), threads(0.9)),
+        (standing(0, "forward"), threads(0.9)),
+        (moving(0, COMPUTES, asleep=0.6), ScriptThreads(threads=())),
+    ],
+)
+def test_quiet_in_a_live_run(findings: Findings, rank: LiveRank, other: ScriptThreads) -> None:
+    assert findings(CAUSE, look(rank, moving(1)), other) == ()

@@ -15,6 +15,7 @@ from ddoctor.analysis.stack_activities import activity
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import FrameRow, KnownFrames
 from ddoctor.live.activities import MOST_ACTIVITIES, activities
+from ddoctor.live.process_snapshots import snapshot
 from ddoctor.live.sampling_rate import RATE
 from ddoctor.live.source import Source
 from ddoctor.live.spy import Spy
@@ -175,11 +176,11 @@ def _met(
             spy = Spy(process.pid, source, seconds, rate=RATE, native=native)
             time.sleep(seconds)
             spy.end()
-            stacks, why = spy.main_threads()
+            stacks, why = spy.stacks()
         finally:
             process.kill()
     assert not why
-    return list(stacks[process.pid])
+    return list(stacks.main[process.pid])
 
 
 @pytest.mark.ward
@@ -340,9 +341,50 @@ def test_a_hook_of_a_module(tmp_path: Path, hook: str, told: str) -> None:
             spy = Spy(process.pid, source, 2, rate=RATE)
             time.sleep(2)
             spy.end()
-            stacks, why = spy.main_threads()
-            met = activities(stacks[process.pid], source)
+            stacks, why = spy.stacks()
+            met = activities(stacks.main[process.pid], source)
         finally:
             process.kill()
     assert not why
     assert met[0].name == told
+
+
+THREADS = """
+import threading, time
+def count():
+    number = 0
+    while True:
+        number += 1
+def rest():
+    while True:
+        time.sleep(1)
+threading.Thread(target=count, daemon=True).start()
+threading.Thread(target=rest, daemon=True).start()
+print("ready", flush=True)
+while True:
+    time.sleep(0.01)
+"""
+
+
+def test_the_lines_of_other_threads(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(THREADS)
+    with subprocess.Popen(
+        [sys.executable, str(script)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            found = psutil.Process(process.pid)
+            before, spy = snapshot(found), Spy(process.pid, Source(found), 2, rate=RATE)
+            time.sleep(2)
+            spy.end()
+            stacks, why = spy.stacks()
+            used = before.used(snapshot(found))
+        finally:
+            process.kill()
+    assert not why
+    by_function = {next(iter(lines)).function: one for one, lines in stacks.others.items()}
+    assert {*by_function} == {"count", "rest"}
+    assert used[by_function["count"]] > 2 * used[by_function["rest"]]
+    assert process.pid not in stacks.others
