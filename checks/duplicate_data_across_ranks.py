@@ -19,6 +19,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
+from ddoctor.analysis import random_splits
 from ddoctor.analysis.data_overlap import by_name, compare, compare_inputs, confidence, synchronised
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import (
@@ -30,6 +31,7 @@ from ddoctor.analysis.script_source import (
     is_plain,
     is_trained_on,
     shown,
+    trains,
     with_keywords,
 )
 from ddoctor.analysis.unshared_loaders import OF_A_RANK, shares, unshared
@@ -180,10 +182,9 @@ def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
     if seen is not None:
         return  # what was measured during the training is better evidence
     loaders = script.of(LOADER)
-    trains = any(loop.kind == "training" for loop in script.loops)
     training = [one for one in loaders if not evaluates(one)]
     splits = [one for one in script.splits if not EVALUATES.search(one.text.replace("_", " "))]
-    if not trains or splits or not is_plain(script) or any(map(shares, training)):
+    if not trains(script) or splits or not is_plain(script) or any(map(shares, training)):
         return
     if any(one.iterable or one.shards for one in script.datasets):
         return
@@ -284,6 +285,13 @@ def by_a_plain_sampler(script: Script, seen: DataSeen | None) -> Iterator[Findin
                 ),
             ),
         )
+
+
+def by_a_random_split(script: Script, launch: Launch | None) -> Iterator[Finding]:
+    """Each rank draws the split of the dataset for itself."""
+    several = launch is not None and (launch.ranks or 1) > 1
+    if (script.of(*WRAPPERS) or (several and trains(script))) and not script.unseen:
+        yield from (random_splits.told(one) for one in script.random_splits[:1])
 
 
 def by_a_generator(script: Script, seen: DataSeen | None) -> Iterator[Finding]:

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
-from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown
+from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown, trains
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import SAVES, Script, SourceCall
 from ddoctor.evidence.training import RankEnding, TrainingRun
@@ -154,17 +154,12 @@ def in_the_source(script: Script) -> Iterator[Finding]:
 
 
 OF_VISION = "torchvision.datasets."
-TRAINERS = ("Trainer", "TRL", "Lightning")
-"""Frameworks whose loop no line of the script shows."""
 
 
 def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """All ranks delete a folder, or write a dataset into it."""
-    trains = any(one.kind == "training" for one in script.loops) or any(
-        one.framework in TRAINERS for one in script.imports
-    )
     joins = any(one.name.startswith("torch.distributed.") for one in script.calls)
-    if (plan.ranks or 0) < 2 or not trains or not (joins or script.imports):
+    if (plan.ranks or 0) < 2 or not trains(script) or not (joins or script.imports):
         return
     for one in script.of("shutil.rmtree", ".save_to_disk"):
         named = one.arguments[0] if one.arguments else ""

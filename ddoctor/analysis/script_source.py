@@ -17,6 +17,8 @@ STRATEGIES = {
     "torch.distributed.fsdp.fully_shard": "FSDP2",
 }
 WRAPPERS = tuple(STRATEGIES)
+TRAINERS = ("Trainer", "TRL", "Lightning")
+"""Frameworks whose loop no line of the script shows."""
 PLAIN = frozenset({"DDP", "FSDP1", "FSDP2", "TorchMetrics"})
 """What leaves samplers, devices and files to the script. Other frameworks care for some of it."""
 OF_JOINING = (".world_size", ".dist_url", ".init_method", ".master_addr", ".main_addr")
@@ -33,6 +35,12 @@ def is_plain(script: Script, *also: str) -> bool:
     alone = {one.framework for one in script.imports} <= PLAIN | {*also}
     wraps = script.of(*WRAPPERS) or any(one.framework in also for one in script.imports)
     return alone and bool(wraps) and not script.unseen
+
+
+def trains(script: Script) -> bool:
+    """Whether it has a training loop, or a framework that has one."""
+    by_itself = any(loop.kind == "training" for loop in script.loops)
+    return by_itself or any(one.framework in TRAINERS for one in script.imports)
 
 
 def shown(line: SourceLine) -> str:

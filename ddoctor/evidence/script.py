@@ -314,6 +314,16 @@ class SourceAveraging(Part, frozen=True, kw_only=True):
     """What seeds by the rank; None: nothing seeds at all."""
 
 
+class SourceRandomSplit(Part, frozen=True, kw_only=True):
+    """A random split of a dataset that differs between the ranks."""
+
+    at: SourceLine
+    argument: str
+    """The argument that would make it the same on all of them."""
+    seed: SourceLine | None = None
+    """What seeds by the rank; None: nothing seeds at all."""
+
+
 class SourceMixture(Part, frozen=True, kw_only=True):
     """Layers of a model with frozen and trained weights."""
 
@@ -437,6 +447,7 @@ class Script(Section, frozen=True, kw_only=True):
     mixed_layers: tuple[SourceMixture, ...] = ()
     mixed_types: tuple[SourceTypes, ...] = ()
     own_averaging: SourceAveraging | None = None
+    random_splits: tuple[SourceRandomSplit, ...] = ()
     past_wrapper: tuple[SourceLine, ...] = ()
     """Forward passes of the training that run the model inside DDP, and not DDP."""
     unused_layers: tuple[SourceLine, ...] = ()

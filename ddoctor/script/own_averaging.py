@@ -6,16 +6,12 @@ import ast
 from dataclasses import dataclass
 
 from ddoctor.script.names import source
-from ddoctor.script.objects import arguments
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower, own_name
-from ddoctor.script.same import Varies, varies
 from ddoctor.script.scopes import Call
+from ddoctor.script.seeding import DEEPEST, seed_varies
 
 REDUCE = "torch.distributed.all_reduce"
-SEED = "torch.manual_seed"
-SEEDS_ALL = ("set_seed", "seed_everything")
-"""Functions of libraries."""
 MODULE = "torch.nn.Module"
 LIBRARIES = ("torchvision.models.", "timm.create_model", "torch.nn.Sequential", "torch.nn.Linear")
 GRADIENTS = ("grad", "grads", "gradient", "gradients")
@@ -23,8 +19,6 @@ WEIGHTS = frozenset({"parameters", "params", "state", "weights", "buffers"})
 EQUALS = frozenset({"broadcast", "pretrained", "restore", "scatter", "checkpoint", "resume"})
 """Words of functions that may give all ranks the same weights."""
 OTHER_FILES = ("json.", "yaml.", "numpy.", "pickle.", "tomllib.", "toml.")
-DEEPEST = 2
-"""Functions that are followed to a seed or a model."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +42,7 @@ def own_averaging(program: Program) -> OwnAveraging | None:
     for scope in program.scopes:
         seed: Call | None = None
         for call in scope.calls:
-            kind = _seeds(call, program, DEEPEST)
+            kind = seed_varies(call, program, DEEPEST)
             if kind is not None:
                 seed = call if kind == "by-rank" and not call.around else None
                 continue
@@ -72,25 +66,6 @@ def _may_equal(call: Call) -> bool:
     loads = call.method in ("load", "load_state_dict") and not call.name.startswith(OTHER_FILES)
     given = {word.arg for word in call.node.keywords}
     return loads or bool(EQUALS & lower(call.method)) or bool({"weights", "pretrained"} & given)
-
-
-def _seeds(call: Call, program: Program, steps: int) -> Varies | None:
-    """How the seed that a call sets varies between the ranks; None: it sets none."""
-    called = program.called(call)
-    if called is None and (call.name == SEED or call.method in SEEDS_ALL):
-        return varies(next(iter(call.node.args), None), call.scope, program)
-    if called is None or not steps or called is call.scope:
-        return None
-    # The last seed of a function counts.
-    for inner in reversed(called.calls):
-        kind = _seeds(inner, program, steps - 1)
-        given = inner.node.args[0] if inner.node.args else None
-        if kind is not None and isinstance(given, ast.Name):
-            passed = arguments(call.node, called).get(given.id)
-            return varies(passed, call.scope, program) if passed is not None else kind
-        if kind is not None:
-            return kind
-    return None
 
 
 def _makes_model(call: Call, program: Program, steps: int) -> bool:

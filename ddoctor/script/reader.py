@@ -23,6 +23,7 @@ from ddoctor.evidence.script import (
     SourceNoise,
     SourcePartial,
     SourcePrecision,
+    SourceRandomSplit,
     SourceReading,
     SourceRemade,
     SourceSampler,
@@ -62,6 +63,7 @@ from ddoctor.script.partial_metrics import on_loaders, partial_metrics
 from ddoctor.script.past_wrapper import past_wrapper
 from ddoctor.script.precision import precisions
 from ddoctor.script.program import Program
+from ddoctor.script.random_splits import RandomSplit, random_splits
 from ddoctor.script.rank_names import rank_names
 from ddoctor.script.remade_loaders import remade_loaders
 from ddoctor.script.samplers import plain_samplers
@@ -244,6 +246,14 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in mixed_types(program)
         ),
         own_averaging=_own_averaging(program, at),
+        random_splits=_first(
+            SourceRandomSplit(
+                at=at(one.call.node, one.call.scope),
+                argument=one.argument,
+                seed=_seed(one, at),
+            )
+            for one in random_splits(program)
+        ),
         past_wrapper=_first(at(one.node, one.scope) for one in past_wrapper(program)),
         unused_layers=_first(at(one.node, one.scope) for one in layers if not one.unless),
         switched_layers=_first(
@@ -358,6 +368,13 @@ def _test(test: Test) -> SourceTest:
         value=test.value,
         negated=test.negated,
     )
+
+
+def _seed(one: RandomSplit, at: At) -> SourceLine | None:
+    if one.seed is None:
+        return None
+    call = one.seed if isinstance(one.seed, Call) else one.call
+    return at(call.node, call.scope)
 
 
 def _own_averaging(program: Program, at: At) -> SourceAveraging | None:

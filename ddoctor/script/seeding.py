@@ -1,4 +1,4 @@
-"""Functions that seed random numbers alike everywhere, such as a careless ``worker_init_fn``."""
+"""What seeds random numbers, alike everywhere or by the rank."""
 
 from __future__ import annotations
 
@@ -7,17 +7,27 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.script.names import variable
+from ddoctor.script.objects import arguments
 from ddoctor.script.program import Program
-from ddoctor.script.scopes import Scope, Statement
+from ddoctor.script.same import Varies, varies
+from ddoctor.script.scopes import Call, Scope, Statement
 
 SEEDS = ("numpy.random.seed", "random.seed", "torch.manual_seed")
 """Of these, a DataLoader seeds random and torch in each worker, and a function undoes that."""
+
+SEED = "torch.manual_seed"
+SEEDS_ALL = ("set_seed", "seed_everything")
+"""Functions of libraries."""
+DEEPEST = 2
+"""Functions that are followed to a seed."""
 
 OPTIONS = re.compile(r"(self\.)?(args|cfg|config|conf|opt|opts|options|hparams)\.seed")
 
 
 def constant_seeds(program: Program) -> Iterator[tuple[str, ast.AST, Scope, bool]]:
-    """The full name of each such function, with the first call that seeds.
+    """The full name of each function that does so, with the first call that seeds.
+
+    A careless ``worker_init_fn`` is one.
 
     The last value: whether its argument, the number of a worker, is part of the seed.
     """
@@ -54,3 +64,22 @@ def _changes_a_seed(statement: Statement) -> bool:
     node = statement.node
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
     return any(isinstance(one, ast.Attribute) and one.attr == "seed" for one in targets)
+
+
+def seed_varies(call: Call, program: Program, steps: int) -> Varies | None:
+    """How the seed that a call sets varies between the ranks; None: it sets none."""
+    called = program.called(call)
+    if called is None and (call.name == SEED or call.method in SEEDS_ALL):
+        return varies(next(iter(call.node.args), None), call.scope, program)
+    if called is None or not steps or called is call.scope:
+        return None
+    # The last seed of a function counts.
+    for inner in reversed(called.calls):
+        kind = seed_varies(inner, program, steps - 1)
+        given = inner.node.args[0] if inner.node.args else None
+        if kind is not None and isinstance(given, ast.Name):
+            passed = arguments(call.node, called).get(given.id)
+            return varies(passed, call.scope, program) if passed is not None else kind
+        if kind is not None:
+            return kind
+    return None

@@ -34,6 +34,10 @@ OF_SEEDED = LOADER.replace("num_workers", "worker_init_fn=seed_worker, num_worke
 CHOSEN = LOADER.replace("DistributedSampler(", "Sampler(").replace(
     "sampler =", "Sampler = DistributedSampler if args.many else RandomSampler\nsampler =", 1
 )
+SPLITS = "from torch.utils.data import random_split"
+OF_SPLIT = "data, held_out = random_split(data, [900, 100]{})\n" + LOADER
+SKLEARN = "from sklearn.model_selection import train_test_split"
+OF_SKLEARN = "data, held_out = train_test_split(data, {})\n" + LOADER
 DRAWN = """
 import numpy as np
 
@@ -267,6 +271,26 @@ TWINS = {
             loader="loader = DataLoader(data, num_workers=4, persistent_workers=True)",
             each_epoch="",
         ),
+    ),
+    "a split that each rank draws": (
+        "duplicate-data-across-ranks",
+        ddp(head=SPLITS, loader=OF_SPLIT.format("")),
+        ddp(head=SPLITS, loader=OF_SPLIT.format(", torch.Generator().manual_seed(7)")),
+    ),
+    "a split with seeds of the ranks": (
+        "duplicate-data-across-ranks",
+        ddp(head=SPLITS, loader=f"torch.manual_seed(dist.get_rank())\n{OF_SPLIT.format('')}"),
+        ddp(head=SPLITS, loader=f"torch.manual_seed(args.seed)\n{OF_SPLIT.format('')}"),
+    ),
+    "a split by the seed of a rank": (
+        "duplicate-data-across-ranks",
+        ddp(head=SKLEARN, loader=OF_SKLEARN.format("random_state=dist.get_rank()")),
+        ddp(head=SKLEARN, loader=OF_SKLEARN.format("random_state=args.seed")),
+    ),
+    "a split by scikit-learn without a seed": (
+        "duplicate-data-across-ranks",
+        ddp(head=SKLEARN, loader=OF_SKLEARN.format("test_size=0.1")),
+        ddp(head=SKLEARN, loader=f"seed_everything(7)\n{OF_SKLEARN.format('test_size=0.1')}"),
     ),
     "a sampler by the number of the host": (
         "duplicate-data-across-ranks",
