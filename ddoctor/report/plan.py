@@ -122,7 +122,7 @@ def _lines(plan: Plan) -> list[PlanRow]:
             for place, row in enumerate(found)
             if (row.strategy, row.gpus) == (other.strategy, other.gpus)
         )
-        found.insert(next(alike) + 1, other)
+        found.insert(next(alike, len(found) - 1) + 1, other)
     return found
 
 
