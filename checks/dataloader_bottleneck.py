@@ -38,8 +38,10 @@ from ddoctor.analysis.loader_workers import (
     PREFETCH,
     Advice,
     advise,
+    awaited_lock,
     computed_once,
     streamed_once,
+    without_waiting,
     worker_fix,
 )
 from ddoctor.analysis.loop_work import Place
@@ -431,7 +433,10 @@ def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) ->
             f"; the other ranks wait {max(feed.wait for feed in others):.3f} s per step for "
             f"theirs, this one {worst.wait:.3f} s"
         )
-    if worst.ample:
+    if (lock := awaited_lock(loader)) is not None:
+        end = f"; the workers wait for each other at {endings.place(lock.frame)}"
+        end += endings.quoted(lock.frame)
+    elif worst.ample:
         end = (
             "; that is fast enough, so a busy CPU or the transfer to the main process takes the "
             "time"
@@ -484,6 +489,9 @@ def _fixes(
     worst: Feed, late: Sequence[Feed], advice: Advice, words: FrameworkWords
 ) -> Iterator[Fix]:
     loader = worst.loader
+    if (lock := awaited_lock(loader)) is not None:
+        yield without_waiting(lock)
+        return
     helps = advice.helps(worst)
     if advice.workers > loader.num_workers and not worst.ample and (helps or advice.enough):
         fix = worker_fix(worst, advice, late, words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -10,13 +11,16 @@ from math import ceil
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.loader_throughput import NOTABLE, Feed
-from ddoctor.evidence.loading import CurvePoint, LoaderCurve
+from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve
+from ddoctor.evidence.steps import HotLine
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Fix
 
 # A loader delays a run if waits take more than about 5 % of the time (DS-Analyzer, VLDB'21,
 # compares the run with and without its loader this way).
 TOLERATED = 1.05
+LOCK = re.compile(r"\b(?:flock|lockf|FileLock)\b|\.acquire\(|^with \S*lock\b", re.IGNORECASE)
+MOSTLY = 0.5
 # A worker that decodes is on a CPU for most of its time; a worker that reads mostly waits.
 ON_A_CPU = 0.5
 # The curve is only a guess beyond the numbers of workers tried; at most this many times them.
@@ -125,6 +129,29 @@ def start_workers_with(context: str) -> Fix:
             "the dataset must be picklable, workers take seconds to start, and the script needs "
             'if __name__ == "__main__":'
         ),
+    )
+
+
+def awaited_lock(loader: Loader) -> HotLine | None:
+    """The line at which its workers wait for each other most of the time; None: they do not."""
+    locks = [one for one in loader.lines if LOCK.search(one.text)]
+    asleep = loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds
+    met, every = (sum(one.samples for one in rows) for rows in (locks, loader.lines))
+    return locks[0] if asleep and locks and met >= MOSTLY * every else None
+
+
+def without_waiting(lock: HotLine) -> Fix:
+    """The fix where one worker at a time has a lock: more workers would only wait, too."""
+    return Fix.python(
+        summary="hold the lock only while an item is made for the first time",
+        paste=(
+            f"# {lock.file}:{lock.line}: several workers may read at once\n"
+            "if not os.path.exists(made):\n"
+            "    with lock:\n"
+            "        if not os.path.exists(made):\n"
+            "            make(made)"
+        ),
+        caution="what is written in place needs the lock for reading, too: write, then os.replace",
     )
 
 

@@ -75,7 +75,7 @@ def sections(run: Run) -> tuple[Section, ...]:
             for record, facts in run.facts
             for one in facts.script_threads
         )
-        found += [ScriptThreads(threads=threads)] * bool(threads)
+        found.append(ScriptThreads(threads=threads))
     if run.known:
         wrappers = tuple(_wrapper(run, rank, one) for rank, of in run.facts for one in of.wrappers)
         found += [Wrapping(wrappers=wrappers), _loading(run), _data(run), _use(run), starts(run)]

@@ -426,3 +426,39 @@ def test_a_fix_is_told_where_another_rank_is_as_late(findings: Findings) -> None
     assert "num_workers=1)" in fix.paste
     assert fix.settings == ()
     assert "only after the other cause that delays it is fixed" in fix.caution
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "lock"),
+    [
+        ("fcntl.flock(file, fcntl.LOCK_EX)", {}, True),
+        ('with FileLock("cache.lock"):', {}, True),
+        ("self.lock.acquire()", {}, True),
+        ("with self.lock:", {}, True),
+        ("return read(path)", {}, False),
+        ("return self.blocks[index]", {}, False),
+        # The worker computes while it has the lock.
+        ("with self.lock:", {"fetch_cpu_seconds": 0.05 * COUNT}, False),
+    ],
+)
+def test_workers_that_wait_for_a_lock(
+    findings: Findings, text: str, more: dict[str, float], lock: bool
+) -> None:
+    line = HotLine(
+        phase="loader", file="data.py", line=12, function="__getitem__", text=text, samples=30
+    )
+    other = msgspec.structs.replace(line, line=13, text="return item", samples=20)
+    rows = [loader(rank, workers=1, lines=(line, other), **more) for rank in (0, 1)]
+    (finding,) = findings(CAUSE, loaded(0.06, 0.06), loading(*rows))
+    assert ("wait for each other at data.py:12" in finding.because) is lock
+    assert ("hold the lock" in finding.fixes[0].summary) is lock
+    assert any("num_workers" in fix.paste for fix in finding.fixes) is not lock
+
+
+def test_a_lock_that_is_seldom_awaited(findings: Findings) -> None:
+    line = HotLine(
+        phase="loader", file="d.py", line=1, function="f", text="with self.lock:", samples=9
+    )
+    other = msgspec.structs.replace(line, line=2, text="return read(path)", samples=30)
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader(workers=1, lines=(other, line))))
+    assert "num_workers" in finding.fixes[0].paste
