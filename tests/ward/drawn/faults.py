@@ -36,6 +36,13 @@ def $work(batch, milliseconds):
         sorted(str(number) for number in range(50))  # HERE
     return batch.clone()
 """
+COUNT = """
+def $work():
+    counts = {}
+    while True:
+        for number in range(100_000):  # HERE
+            counts[number % 97] = counts.get(number % 97, 0) + 1  # HERE
+"""
 PAY = "$work(args.cost_ms)  # HERE"
 ON_RANK = "if rank == $rank:\n    " + PAY
 RARELY = "if rank == 0 and step % $every == 0:\n    " + PAY
@@ -143,6 +150,17 @@ FAULTS = (
             "end": "gc.collect()  # HERE",
         },
         roots=("gc-pause-straggler", "step-loop-overhead"),
+        per="never",
+    ),
+    Fault(
+        name="a thread that counts",
+        slots={
+            "imports": "import threading",
+            "helpers": COUNT,
+            "before": "if rank == $rank:\n    threading.Thread(target=$work, daemon=True).start()",
+        },
+        roots=("interpreter-lock-held",),
+        ranked=True,
         per="never",
     ),
     Fault(

@@ -52,6 +52,14 @@ TRAITS = (
         },
     ),
     Part(
+        name="a thread that looks now and then",
+        slots={
+            "imports": "import threading",
+            "before": "def look():\n    while True:\n        sum(range(20_000))\n"
+            "        time.sleep(0.2)\n\nthreading.Thread(target=look, daemon=True).start()",
+        },
+    ),
+    Part(
         name="an average of the weights",
         slots={
             "before": "average = [one.detach().clone() for one in model.parameters()]",
