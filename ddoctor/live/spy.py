@@ -182,22 +182,29 @@ def _read(written: bytes, pid: int, source: Source, *, native: bool) -> Stacks:
         for number, one in enumerate(found.shared.frames)
         if one.file and not (native and _is_native(one) and one.name not in table.native)
     }
+    users = {number: frame for number, frame in frames.items() if frame.of_user}
     main: dict[int, Sequence[Stack]] = {}
     others: dict[int, Counter[Frame]] = {}
     for profile in found.profiles:
         match = PROFILE.search(profile.name)
         if match is None:
             continue
-        stacks = [tuple(frames[one] for one in rows if one in frames) for rows in profile.samples]
         if match["tid"] == (match["pid"] or str(pid)):
-            main[int(match["tid"])] = stacks
-        elif match["pid"] in (None, str(pid)):
-            others[int(match["tid"])] = Counter(
-                line
-                for stack in stacks
-                if (line := next((one for one in reversed(stack) if one.of_user), None)) is not None
-            )
-    return Stacks(main, {thread: lines for thread, lines in others.items() if lines})
+            main[int(match["tid"])] = [
+                tuple(frames[one] for one in sample if one in frames) for sample in profile.samples
+            ]
+        elif match["pid"] in (None, str(pid)) and (lines := _lines(profile, users)):
+            others[int(match["tid"])] = lines
+    return Stacks(main, others)
+
+
+def _lines(profile: _Profile, users: Mapping[int, Frame]) -> Counter[Frame]:
+    """Samples of a thread by the user's innermost line."""
+    inner = (
+        next((number for number in reversed(sample) if number in users), None)
+        for sample in profile.samples
+    )
+    return Counter(users[number] for number in inner if number is not None)
 
 
 def _is_native(one: _SampledFrame) -> bool:
