@@ -190,8 +190,12 @@ def _batch(plain: str, *, beside: bool) -> int | None:
     counts = {match["count"].lower() for match in GPUS.finditer(plain)}
     if len(each) != 1 or len(counts) != 1:
         return None
-    count = counts.pop()
-    return each.pop() * (NUMBERS.get(count) or int(count))
+    count, batch = counts.pop(), each.pop()
+    number = NUMBERS.get(count) or int(count)
+    # "8 GPUs, 16 each, for a batch of 128": it is that of all GPUs.
+    numbers = {int(one) for one in re.findall(r"\b\d{1,6}\b", plain)}
+    is_whole = batch % number == 0 and batch // number in numbers - {batch, number}
+    return batch if is_whole else batch * number
 
 
 def _chooses(sentence: str) -> bool:

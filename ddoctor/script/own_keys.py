@@ -35,11 +35,11 @@ def over_own_keys(program: Program) -> Iterator[tuple[Call, ast.AST, Scope]]:
         loop = call.loops[-1].node if call.loops else None
         if not isinstance(loop, ast.For) or not is_collective(call):
             continue
-        name = _table(loop.iter)
-        if not name or not _begins_empty(name, call.scope):
+        name, maker = _made(_table(loop.iter), call.scope, program)
+        if not name or not _begins_empty(name, maker):
             continue
         stores = stores if stores is not None else _stores(program)
-        for key, scope in stores.get((_holder(name, call.scope), name), ()):
+        for key, scope in stores.get((_holder(name, maker), name), ()):
             if _of_data(key, scope):
                 yield call, key, scope
                 break
@@ -52,6 +52,17 @@ def _table(iterated: ast.expr) -> str:
         inner = iterated.args[0] if iterated.args else getattr(function, "value", None)
         return _table(inner) if inner is not None else ""
     return variable(iterated)
+
+
+def _made(name: str, scope: Scope, program: Program) -> tuple[str, Scope]:
+    """The variable and its function, also where a function of the script returns the table."""
+    values = scope.shown(name) if name else ()
+    if len(values) == 1 and isinstance(values[0], ast.Call):
+        called = program.function(values[0])
+        results = program.objects.returned(called) if called is not None else ()
+        if called is not None and len(results) == 1 and (inner := variable(results[0])):
+            return inner, called
+    return name, scope
 
 
 def _begins_empty(name: str, scope: Scope) -> bool:
@@ -92,12 +103,17 @@ def _of_data(key: ast.expr, scope: Scope) -> bool:
     if _reads(key):
         return True
     names = {one.id for one in ast.walk(key) if isinstance(one, ast.Name)}
-    return any(
-        names & {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
-        and _reads(loop.iter)
-        for loop in ast.walk(scope.node)
-        if isinstance(loop, ast.For | ast.comprehension)
-    ) or any(_reads(value) for name in names for value in scope.shown(name))
+    values = [value for name in names for value in scope.shown(name)]
+    tests = [value.test for value in values if isinstance(value, ast.IfExp)]
+    tested = {one.id for test in tests for one in ast.walk(test) if isinstance(one, ast.Name)}
+    for loop in ast.walk(scope.node):
+        if not isinstance(loop, ast.For | ast.comprehension):
+            continue
+        targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+        of_batch = bool(OF_DATA & lower(variable(loop.iter)))
+        if (names & targets and _reads(loop.iter)) or (tested & targets and of_batch):
+            return True
+    return any(map(_reads, values))
 
 
 def _reads(node: ast.expr) -> bool:

@@ -46,6 +46,8 @@ def pairs(found: Sequence[object]) -> Sequence[str]:
             "1e-05",
         ),
         ("learning_rate = 0.1  # swept with batch 128 on a single V100\n", "128", "0.1"),
+        ("# picked on 8 GPUs, 16 clips each: lr 0.1 for a batch of 128\nd: 3\n", "128", "0.1"),
+        ("# picked on 8 GPUs with a batch of 128: lr 0.1\nd: 3\n", "1024", "0.1"),
         ("# Chosen on one A100 with batch 96: it fell fastest\nlr: 2e-3\n", "96", "2e-3"),
     ],
 )

@@ -15,6 +15,15 @@ DOWNLOADS = ddp(
 )
 MET = "for kind in {}:\n    totals[kind] = totals.get(kind, 0) + 1\n"
 REDUCED = "for kind, count in totals.items():\n    dist.all_reduce(torch.tensor(count))\n"
+COUNTED = """
+def counted(batch):
+    found = {{}}
+    for row in batch:
+        kind = {}
+        found[kind] = found.get(kind, 0) + 1
+    return found
+"""
+OF_COUNTED = "totals = counted(batch)\n" + REDUCED
 ANY_RANK = """
 def anyone(flag):
     flag = flag.float()
@@ -206,6 +215,12 @@ TWINS = {
         "rank-dependent-control-flow",
         ddp(before="totals = {}", step=STEP + MET.format('batch["kind"]'), epoch=REDUCED),
         ddp(before="totals = {}", step=STEP + MET.format("KINDS"), epoch=REDUCED),
+    ),
+    "metrics that a function returns, by the data that a rank has met": (
+        "rank-dependent-control-flow",
+        ddp(head=COUNTED.format('"long" if len(row) > 9 else "short"'), step=STEP + OF_COUNTED),
+        ddp(head=COUNTED.format('"long" if args.long else "short"'), step=STEP + OF_COUNTED),
+        ddp(head=COUNTED.format('"all"'), step=STEP + OF_COUNTED),
     ),
     "metrics whose names are agreed on": (
         "rank-dependent-control-flow",
