@@ -4,7 +4,7 @@ Python runs one thread of a process at a time. A thread that computes in pure Py
 library that keeps the lock, gives it away every 5 ms only, if another thread asks for it. The main
 thread asks each time that an operator of torch returns, hundreds of times in a step. So one busy
 thread, for metrics, logs or data, can make all steps several times as long, and on a GPU it delays
-the launch of each kernel.
+the launch of each kernel. It is found in runs on CPUs.
 
 Symptoms: steps take longer with no phase in particular; the main thread is hardly on a CPU though
 it computes; without the thread all is fast.

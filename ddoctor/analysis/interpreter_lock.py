@@ -1,4 +1,8 @@
-"""What the main thread of each rank loses to other Python threads of the script."""
+"""What the main thread of each rank loses to other Python threads of the script, on CPUs.
+
+A run on GPUs is not judged: its passes are timed on the device, and its main thread sleeps in some
+waits for it.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +18,8 @@ from ddoctor.evidence.threads import ScriptThread
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Placed
 
-# In these the main thread computes, or launches kernels. On a GPU another thread runs the backward
-# pass, for which the main thread sleeps.
-ON_CPU = ("forward", "backward", "optimizer")
-ON_GPU = ("forward", "optimizer")
+PASSES = ("forward", "backward", "optimizer")
+"""In these the main thread computes."""
 # A thread runs at least as long as it keeps the interpreter; the rest is waiting for a CPU.
 EXPLAINS = 0.5
 
@@ -39,7 +41,7 @@ class Loss:
 def in_steps(steps: Steps, threads: Sequence[ScriptThread], use: RankUse) -> Iterator[Loss]:
     """Of each rank: its recorded passes against the CPU time of its main thread."""
     hosts = {one.rank: one for one in use.hosts}
-    for rank in steps.ranks:
+    for rank in steps.ranks if steps.clock == "host" else ():
         host = hosts.get(rank.place.rank)
         if rank.cpu and host is not None and host.waited is not None and not _crowded(host):
             yield from _known(rank.place, _of_steps(rank, host.waited), threads)
@@ -48,14 +50,14 @@ def in_steps(steps: Steps, threads: Sequence[ScriptThread], use: RankUse) -> Ite
 def in_a_live_run(live: LiveState, threads: Sequence[ScriptThread]) -> Iterator[Loss]:
     """Of each rank: its sampled passes against the time in which its main thread can run."""
     for rank in live.ranks:
-        if rank.seen.asleep is not None and not rank.stands:
-            passes = sum(map(rank.seen.share, ON_GPU if rank.seen.on_gpu else ON_CPU))
+        if rank.seen.asleep is not None and not rank.stands and not rank.seen.on_gpu:
+            passes = sum(map(rank.seen.share, PASSES))
             yield from _known(rank, passes - (1 - rank.seen.asleep), threads)
 
 
 def _of_steps(rank: RankSteps, waited: float) -> float:
     """``waited``: share of the time in the queue for a CPU."""
-    passes = rank.spent(*(ON_CPU if rank.place.device == "cpu" else ON_GPU))
+    passes = rank.spent(*PASSES)
     # All of its CPU time, that of other phases too: so this is the least.
     return (fmean(passes) - fmean(rank.cpu)) / fmean(rank.seconds) - waited
 

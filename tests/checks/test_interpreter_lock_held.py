@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor import engine
@@ -102,12 +103,8 @@ def test_a_smaller_cost_is_a_note(findings: Findings) -> None:
         (steps(*[with_more("rest", 0.1)] * 2, cpu=(ON_CPU,) * 2), threads(0.9, 0.9), use()),
         # Torch's own threads wait for each other.
         (steps(SLOW, SLOW, cpu=(ON_CPU,) * 2), threads(0.9, 0.9), use(torch_threads=4)),
-        # In the backward pass on a GPU, the main thread sleeps.
-        (
-            steps(*[with_more("backward", 0.1)] * 2, cpu=(ON_CPU,) * 2, device="cuda"),
-            threads(0.9, 0.9),
-            use(),
-        ),
+        # On a GPU, the passes take the time of the device.
+        (steps(SLOW, SLOW, cpu=(ON_CPU,) * 2, device="cuda"), threads(0.9, 0.9), use()),
         (steps(SLOW, SLOW), threads(0.9, 0.9), use()),
         (steps(SLOW, SLOW, cpu=(ON_CPU,) * 2), threads(0.9, 0.9), use(None)),
         (steps(SLOW, SLOW, cpu=(ON_CPU,) * 2, count=9), threads(0.9, 0.9), use()),
@@ -139,6 +136,7 @@ def test_in_a_live_run(findings: Findings) -> None:
         (moving(0, TRAINING, asleep=0.5), threads(0.9)),
         (moving(0, {"forward": 10, "rest": 90}, asleep=0.8), threads(0.9)),
         (standing(0, "forward"), threads(0.9)),
+        (msgspec.structs.replace(moving(0, COMPUTES, asleep=0.6), on_gpu=True), threads(0.9)),
         (moving(0, COMPUTES, asleep=0.6), ScriptThreads(threads=())),
     ],
 )
