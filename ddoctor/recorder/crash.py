@@ -1,4 +1,4 @@
-"""Keeps the stack at a crash of the script's process (say SIGSEGV) in a file, by faulthandler.
+"""Keeps the stack at a crash of the script's process (say SIGSEGV), by faulthandler.
 
 A script may close descriptors that it does not know, as daemons do, and open its own files under
 their numbers. faulthandler must never write to those.
@@ -16,6 +16,8 @@ from functools import wraps
 from pathlib import Path
 from typing import Any
 
+from ddoctor.proc.files import text
+
 # The kernel's table of descriptors takes 8 bytes for each number.
 MOST = 65_536
 # Where the limit cannot be raised: far above the numbers that a script counts on.
@@ -25,9 +27,10 @@ BELOW_LIMIT = 8
 FEWEST = 64
 
 
-def keep(path: Path) -> None:
-    """Write the stack to this file if the process's own signal ends it."""
-    if faulthandler.is_enabled():
+def keep(named: Path) -> None:
+    """Write the stack to the file that this one names if the process's own signal ends it."""
+    path = text(named)
+    if faulthandler.is_enabled() or not path:
         return
     file = _CrashFile(path)
     file.open()
@@ -38,7 +41,7 @@ def keep(path: Path) -> None:
 class _CrashFile:
     """The file, under a number that moves out of the script's way."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: str) -> None:
         self._path = path
         self.number = -1
 
@@ -46,7 +49,7 @@ class _CrashFile:
         self.number = -1
         # Without a free number, or on a full disk, there is no stack; the script goes on.
         with suppress(OSError, ValueError):
-            first = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            first = os.open(self._path, os.O_WRONLY | os.O_APPEND)
             try:
                 self.number = _moved(first)
             finally:

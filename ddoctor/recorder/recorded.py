@@ -17,9 +17,12 @@ from ddoctor.evidence.threads import ScriptThread
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
 
-TAPE, FACTS, ENDING, CRASH = "tape", "facts.json", "ending.json", "crash.txt"
+TAPE, FACTS, ENDING, CRASH = "tape", "facts.json", "ending.json", "crash"
 GROWN = "grown.json"
-"""The files of a rank, in its folder."""
+"""The files of a rank, in its folder.
+
+The one of a crash names where its stack goes: to no file, as nothing redacts it.
+"""
 
 START = (
     "import sys; sys.path[0] or sys.path.pop(0); before = {*sys.modules};"

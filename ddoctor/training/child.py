@@ -372,7 +372,7 @@ class Child:
         raised_in = stacks.raised_in(ending)
         over_at = self._over_at or perf_counter()
         last, within = stacks.with_source(
-            stack or stacks.of_crash(self.written.path, printed if native else "") or ending.stack,
+            stack or stacks.of_crash(self.written.crash, printed if native else "") or ending.stack,
             self._began_at,
         )
         return Record(

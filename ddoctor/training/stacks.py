@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from ddoctor import blocks
 from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.training import ECHO, ENGINE
-from ddoctor.recorder import places, recorded
+from ddoctor.recorder import places
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import DDP_BUFFERS, DDP_REDUCE, FIRST_FUNCTION, OPERATIONS
 
@@ -87,14 +87,11 @@ def _source(file: str, began: float) -> Sequence[str]:
     return ()
 
 
-def of_crash(folder: Path, printed: str) -> tuple[Frame, ...]:
+def of_crash(text: str, printed: str) -> tuple[Frame, ...]:
     """The stack at a crash such as SIGSEGV, from faulthandler; empty: there was none.
 
-    It is in the folder of the rank, or in what it printed to stderr.
+    ``printed``: what the rank printed to stderr.
     """
-    text = ""
-    with suppress(OSError):
-        text = (folder / recorded.CRASH).read_text(errors="replace")
     # A script that enables it, as torchelastic's ``record`` does, has it write to stderr.
     text = text or printed.partition(FATAL)[2]
     # Each thread has its innermost frame first. The one that crashed may be of native code,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from tempfile import gettempdir
 from time import perf_counter
@@ -34,6 +35,8 @@ RECENT = 32
 """The number of a rank's last collectives that show whether the ranks called the same."""
 # A rank writes its facts between two steps of its sampler.
 FACTS_SECONDS = 2.0
+MOST_OF_CRASH = 2**20
+"""Bytes."""
 
 
 class Written:
@@ -41,10 +44,13 @@ class Written:
 
     def __init__(self) -> None:
         self._folder: TemporaryFolder | None = None
+        self._crash: int | None = None
+        """What holds the stack at a crash, in memory: it has paths and names, unredacted."""
         self._why = ""
         try:
             self._folder = TemporaryFolder()
             self.tape = Tape(self._folder.path / recorded.TAPE, create=True)
+            self._crash = _memory(self._folder.path / recorded.CRASH)
         except OSError as error:
             where = self._folder.path.parent if self._folder else Path(gettempdir())
             self._why = _unwritable(where, error.strerror or str(error))
@@ -89,6 +95,13 @@ class Written:
         return recorded.read(self.path, recorded.ENDING, Ending)
 
     @property
+    def crash(self) -> str:
+        """The stack at a crash, from faulthandler; empty: there was none."""
+        if self._crash is None:
+            return ""
+        return os.pread(self._crash, MOST_OF_CRASH, 0).decode(errors="replace")
+
+    @property
     def facts(self) -> msgspec.Raw:
         """The facts about the run, as JSON."""
         return recorded.read(self.path, recorded.FACTS, msgspec.Raw) or msgspec.Raw(b"null")
@@ -124,8 +137,20 @@ class Written:
     def close(self) -> None:
         """Remove all of it."""
         self.tape.close()
+        if self._crash is not None:
+            os.close(self._crash)
+            self._crash = None
         if self._folder is not None:
             self._folder.cleanup()
+
+
+def _memory(named: Path) -> int | None:
+    """A file in memory, whose path another process finds in this one; None: there is none."""
+    with suppress(OSError):
+        file = os.memfd_create(named.name)
+        named.write_text(f"/proc/{os.getpid()}/fd/{file}")
+        return file
+    return None
 
 
 def _unwritable(folder: Path, why: str) -> str:

@@ -156,6 +156,8 @@ def _recording(
         folder.mkdir()
         tape = Tape(folder / recorded.TAPE, create=True)
         tape.head[STOP_AT] = stop_at
+        (folder / "stack").touch()
+        (folder / recorded.CRASH).write_text(str(folder / "stack"))
         (tmp_path / "train.py").write_text(dedent(source))
         ran = start(folder, words or ("train.py",), environment or {})
         ending = folder / recorded.ENDING

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from ddoctor.recorder import recorded
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.timeline import EVERY, IN_A_ROW
 from tests.recorder.conftest import Ran, Record, Run
@@ -142,7 +141,7 @@ def test_a_crash_is_not_written_into_a_file_of_the_scripts(
     assert (ran.exit_code, ran.stdout) == (without.exit_code, without.stdout)
     assert ran.exit_code == -signal.SIGSEGV
     assert (tmp_path / "mine.txt").read_text() == "mine alone"
-    assert "string_at" in (tmp_path / "recorded" / recorded.CRASH).read_text()
+    assert "string_at" in (tmp_path / "recorded" / "stack").read_text()
 
 
 NATIVE = """
@@ -181,7 +180,7 @@ def test_native_code_may_close_and_the_script_take_every_descriptor(
     assert (ran.exit_code, ran.stdout) == (without.exit_code, without.stdout)
     assert ran.exit_code == -signal.SIGSEGV
     assert (tmp_path / "mine.txt").read_text() == "mine alone"
-    assert "string_at" in (tmp_path / "recorded" / recorded.CRASH).read_text()
+    assert "string_at" in (tmp_path / "recorded" / "stack").read_text()
 
 
 @pytest.mark.parametrize("hook", ["sys.excepthook", "lambda *error: print(error[:2])"])

@@ -123,7 +123,7 @@ def without_ours(state: Mapping[str, Any], *, launched: bool) -> dict[str, Any]:
         "dies with its parent": 0,
         "environment": without(state["environment"], "DDOCTOR_FOLDER", "DDOCTOR_ISOLATE"),
         "descriptors": {
-            number: one for number, one in state["descriptors"].items() if one[1] != "crash.txt"
+            number: one for number, one in state["descriptors"].items() if "crash" not in one[1]
         },
         "leads its session": launched,
     }
