@@ -126,6 +126,8 @@ class Sampler:
         if timeline.busy != timeline.main:
             return
         frames = sys._current_frames()
+        # Its own frame has this variable: a cycle, which would keep what all of them hold.
+        del frames[_thread.get_ident()]
         if self._training:
             self.threads.look(frames)
         frame = frames.get(timeline.main)
