@@ -46,7 +46,7 @@ def makes_garbage(lines: Lines, rank: int) -> tuple[str, int] | None:
     A line that collects by itself is none.
     """
     where = mostly_collects(lines, rank)
-    if where is None or OVERHEAD[COLLECTS].search(where.text):
+    if where is None or any(OVERHEAD[COLLECTS].search(one.text) for one in lines.of(rank, "gc")):
         return None
     place = (where.file, where.line)
     works = any((one.file, one.line) == place for one in lines.of(rank, "rest"))

@@ -9,7 +9,7 @@ from ddoctor.script.names import source
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower, own_name
 from ddoctor.script.scopes import Call
-from ddoctor.script.seeding import DEEPEST, seed_varies
+from ddoctor.script.seeding import DEEPEST, is_seeded, with_seeds
 
 REDUCE = "torch.distributed.all_reduce"
 MODULE = "torch.nn.Module"
@@ -38,14 +38,9 @@ def own_averaging(program: Program) -> OwnAveraging | None:
     others = [call for call in reduces if call not in averages and _of_weights(call)]
     if not averages or others or not program.training or any(map(_may_equal, program.calls)):
         return None
-    seeded = any("seed" in lower(call.method) for call in program.calls)
+    seeded = is_seeded(program)
     for scope in program.scopes:
-        seed: Call | None = None
-        for call in scope.calls:
-            kind = seed_varies(call, program, DEEPEST)
-            if kind is not None:
-                seed = call if kind == "by-rank" and not call.around else None
-                continue
+        for call, seed in with_seeds(scope, program):
             known = seed is not None or not seeded
             if known and not call.around and _makes_model(call, program, DEEPEST):
                 return OwnAveraging(call, averages[0], seed)

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddoctor.script.program import Program
-from ddoctor.script.ranks import lower, own_name
+from ddoctor.script.ranks import own_name
 from ddoctor.script.same import varies
 from ddoctor.script.scopes import Call
-from ddoctor.script.seeding import DEEPEST, seed_varies
+from ddoctor.script.seeding import DEEPEST, is_seeded, with_seeds
 
 OF_TORCH = ("torch.utils.data.random_split", "torch.utils.data.dataset.random_split")
 SEED_OF = {
@@ -34,14 +34,10 @@ class RandomSplit:
 
 def random_splits(program: Program) -> Iterator[RandomSplit]:
     """Those that all ranks make."""
-    seeded = any("seed" in lower(call.method) for call in program.calls)
+    seeded = is_seeded(program)
     for scope in program.scopes:
-        by_rank: Call | None = None
-        for call in scope.calls:
-            kind = seed_varies(call, program, DEEPEST)
-            if kind is not None:
-                by_rank = call if kind == "by-rank" and not call.around else None
-            elif not call.tests_rank:
+        for call, by_rank in with_seeds(scope, program):
+            if not call.tests_rank:
                 yield from _drawn(call, program, by_rank, seeded=seeded)
 
 

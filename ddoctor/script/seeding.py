@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from ddoctor.script.names import variable
 from ddoctor.script.objects import arguments
 from ddoctor.script.program import Program
+from ddoctor.script.ranks import lower
 from ddoctor.script.same import Varies, varies
 from ddoctor.script.scopes import Call, Scope, Statement
 
@@ -83,3 +84,22 @@ def seed_varies(call: Call, program: Program, steps: int) -> Varies | None:
         if kind is not None:
             return kind
     return None
+
+
+def with_seeds(scope: Scope, program: Program) -> Iterator[tuple[Call, Call | None]]:
+    """Each call of a function that seeds nothing, and what seeds the ranks differently before it.
+
+    None: nothing does, as far as the source shows it.
+    """
+    by_rank: Call | None = None
+    for call in scope.calls:
+        kind = seed_varies(call, program, DEEPEST)
+        if kind is None:
+            yield call, by_rank
+        else:
+            by_rank = call if kind == "by-rank" and not call.around else None
+
+
+def is_seeded(program: Program) -> bool:
+    """Whether any call has a name that may seed."""
+    return any("seed" in lower(call.method) for call in program.calls)
