@@ -10,7 +10,7 @@ import dis
 import linecache
 from collections.abc import Callable
 from functools import cache, partial, wraps
-from types import CodeType, FrameType
+from types import CodeType
 from typing import Any
 
 import torch
@@ -20,6 +20,7 @@ from torch.utils import hooks
 
 from ddoctor.recorder import places
 from ddoctor.recorder.calls import timed
+from ddoctor.recorder.stacks import AnyFrame
 from ddoctor.recorder.swaps import replaces
 from ddoctor.recorder.tape import REST
 from ddoctor.recorder.timeline import Timeline
@@ -37,7 +38,7 @@ def install(timeline: Timeline) -> None:
         _time(timeline, name)
 
 
-def of_tensor(frame: FrameType) -> bool:
+def of_tensor(frame: AnyFrame) -> bool:
     """Whether autograd called what led to this frame."""
     outer = frame.f_back
     while outer is not None and outer.f_code is not _BACKWARD:
@@ -45,7 +46,7 @@ def of_tensor(frame: FrameType) -> bool:
     return outer is not None
 
 
-def of_module(frame: FrameType) -> bool:
+def of_module(frame: AnyFrame) -> bool:
     """Whether a module called a hook of the user's that led to this frame."""
     called, hook, outer = frame, frame, frame.f_back
     while outer is not None and places.of_user(outer.f_code.co_filename):

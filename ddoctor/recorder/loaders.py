@@ -209,8 +209,8 @@ def _made(loader: Any) -> str:
         if frame.f_locals.get(frame.f_code.co_varnames[0]) is not loader:
             break
         frame = frame.f_back
-    frame = places.caller(frame)
-    return places.shown(frame.f_code, frame.f_lineno) if frame is not None else ""
+    user = places.caller(frame)
+    return places.shown(user.f_code, user.f_lineno) if user is not None else ""
 
 
 def _tensors(batch: Any) -> list[torch.Tensor]:

@@ -6,9 +6,10 @@ import sysconfig
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 
 from ddoctor.evidence import redaction
+from ddoctor.recorder.stacks import AnyFrame
 
 _LIBRARIES = tuple(
     {
@@ -35,7 +36,7 @@ def of_ours(file: str) -> bool:
     return str(Path(file).resolve()).startswith(_OURS)
 
 
-def caller(frame: FrameType | None) -> FrameType | None:
+def caller(frame: AnyFrame | None) -> AnyFrame | None:
     """The innermost frame of the user's code, starting at this frame."""
     while frame is not None and not of_user(frame.f_code.co_filename):
         frame = frame.f_back

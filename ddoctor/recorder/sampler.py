@@ -8,12 +8,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType
 
 from ddoctor.evidence.steps import HotLine
 from ddoctor.proc.memory import held, malloc_free
-from ddoctor.recorder import hooks, places, tape, user_calls
+from ddoctor.recorder import hooks, places, stacks, tape, user_calls
 from ddoctor.recorder.script_threads import ScriptThreads
+from ddoctor.recorder.stacks import AnyFrame, Copied
 from ddoctor.recorder.timeline import Timeline
 from ddoctor.recorder.user_calls import Calls
 
@@ -125,9 +126,7 @@ class Sampler:
         timeline = self._timeline
         if timeline.busy != timeline.main:
             return
-        frames = sys._current_frames()
-        # Its own frame has this variable: a cycle, which would keep what all of them hold.
-        del frames[_thread.get_ident()]
+        frames = stacks.of_threads()
         if self._training:
             self.threads.look(frames)
         frame = frames.get(timeline.main)
@@ -141,7 +140,7 @@ class Sampler:
             return
         hook = hook or (phase in PASSES and hooks.of_module(user))
         inner = _outer_library(frame, user)
-        key = (user.f_code, user.f_lineno or 0, inner, hook, user_calls.calls(user))
+        key = (user.f_code, user.f_lineno, inner, hook, user_calls.calls(user))
         number = self._numbers.get(key)
         if number is None:
             if len(self._numbers) >= MOST_PLACES:
@@ -164,9 +163,9 @@ def _short(file: str) -> str:
     return "/".join(Path(file).parts[-2:])
 
 
-def _outer_library(frame: FrameType, user: FrameType) -> CodeType:
+def _outer_library(frame: Copied, user: AnyFrame) -> CodeType:
     """The innermost frame outside of the recorder."""
-    inner: FrameType | None = frame
+    inner: Copied | None = frame
     while inner is not None and "ddoctor" in inner.f_code.co_filename and inner is not user:
         inner = inner.f_back
     return (inner or user).f_code

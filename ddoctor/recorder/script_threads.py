@@ -7,11 +7,12 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
-from types import CodeType, FrameType
+from types import CodeType
 
 from ddoctor.evidence.threads import ScriptThread
 from ddoctor.proc.files import text
 from ddoctor.recorder import places, user_calls
+from ddoctor.recorder.stacks import Copied
 
 MOST_THREADS = 32
 """A thread beyond them has a small share of the interpreter."""
@@ -30,14 +31,14 @@ class ScriptThreads:
         self._last: dict[int, tuple[float, float]] = {}
         """Time and CPU seconds of each thread, at first and at last."""
 
-    def look(self, frames: Mapping[int, FrameType]) -> None:
+    def look(self, frames: Mapping[int, Copied]) -> None:
         """Sample the line of each thread that runs code of the user's."""
         if len(frames) > MOST_THREADS:
             return
         for thread, frame in frames.items():
             if thread != self._main and (user := places.caller(frame)) is not None:
                 lines = self._lines.setdefault(thread, Counter())
-                lines[user.f_code, user.f_lineno or 0] += 1
+                lines[user.f_code, user.f_lineno] += 1
 
     def weigh(self) -> None:
         """Read the CPU time of these threads."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import linecache
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
-from types import CodeType, FrameType
+from types import CodeType
 from typing import TypeAlias
 
 from msgspec.structs import replace
@@ -16,17 +16,18 @@ from ddoctor import origins as data_flow
 from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.recorder import places, script
+from ddoctor.recorder.stacks import AnyFrame
 
 MOST_CALLS = 8
 """Frames between the script and its loop; more are below the loop, or a recursion."""
 Calls: TypeAlias = tuple[tuple[CodeType, int], ...]
 
 
-def calls(user: FrameType) -> Calls:
+def calls(user: AnyFrame) -> Calls:
     """The user's outermost frames that lead to what the recorder times, innermost last."""
     found: list[tuple[CodeType, int]] = []
     timed = False
-    frame: FrameType | None = user
+    frame: AnyFrame | None = user
     while frame is not None and frame.f_code.co_filename != script.__file__:
         file = frame.f_code.co_filename
         if places.of_user(file):

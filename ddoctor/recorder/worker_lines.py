@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import linecache
-import sys
 import threading
 from collections import Counter
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ import msgspec
 
 from ddoctor.evidence import redaction
 from ddoctor.evidence.steps import HotLine
-from ddoctor.recorder import places
+from ddoctor.recorder import places, stacks
 from ddoctor.recorder.harmless import harmless
 
 EVERY_SECONDS, LATER_SECONDS = 0.05, 0.25
@@ -51,11 +50,11 @@ class WorkerLines:
 
     @harmless
     def _look(self) -> None:
-        user = places.caller(sys._current_frames().get(self._thread))
+        user = places.caller(stacks.of_threads().get(self._thread))
         if user is None:
             return
         code = user.f_code
-        self._met[code.co_filename, user.f_lineno or 0, code.co_name] += 1
+        self._met[code.co_filename, user.f_lineno, code.co_name] += 1
         written = msgspec.json.encode(self._met.most_common(MOST_LINES))
         if len(written) < ROOM:
             self._room[: len(written) + 1] = written + b"\0"
