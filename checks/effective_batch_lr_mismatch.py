@@ -17,8 +17,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis.launch_plan import DECAY, EVALUATE, SAVE, WARM_UP, LaunchPlan
-from ddoctor.analysis.script_plan import micro_batch
+from ddoctor.analysis.launch_plan import DECAY, EVALUATE, SAVE, WARM_UP, LaunchPlan, scaled
+from ddoctor.analysis.script_plan import micro_batch, own_rate
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.script import Script
@@ -35,7 +35,7 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
         return
     # A policy of LeRobot brings the rate of its paper.
     by_policy = "lerobot" in plan.launch.script
-    rates = plan.scaled_rate(float(ranks))
+    rates = scaled(plan.rate, float(ranks))
     if steps is None or steps.number is None or (rates is None and not by_policy):
         return
     rate = f"the rate {plan.rate.value}" if plan.rate is not None else "the rate of the policy"
@@ -87,13 +87,13 @@ def for_other_ranks(plan: LaunchPlan) -> Iterator[Finding]:
         of, factor = f"{made.value} GPUs ({made.at})", ranks / made.number
     else:
         return
-    yield from _finding(plan, factor, of)
+    yield from _finding(plan, rate, factor, of)
 
 
 def for_another_batch(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """A text of the project says for which batch the rate was chosen."""
-    rate, ranks, launch = plan.rate, plan.ranks, plan.launch
-    batch = _samples(plan, script)
+    ranks, launch = plan.ranks, plan.launch
+    rate, batch = plan.rate or own_rate(script), _samples(plan, script)
     if rate is None or batch is None or script.scales_by_ranks is not None:
         return
     if any("split_batches" in one.at.text for one in script.calls):
@@ -103,7 +103,7 @@ def for_another_batch(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     if ranks is None or len({one.value for one in meant}) != 1 or not meant[0].number:
         return
     of = f"{meant[0].value} samples in a step ({meant[0].at})"
-    yield from _finding(plan, batch / meant[0].number, of)
+    yield from _finding(plan, rate, batch / meant[0].number, of)
 
 
 def _samples(plan: LaunchPlan, script: Script) -> int | None:
@@ -129,11 +129,11 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _finding(plan: LaunchPlan, factor: float, of: str) -> Iterator[Finding]:
-    rate, scaled = plan.rate, plan.scaled_rate(factor)
-    if factor == 1 or scaled is None or rate is None:
+def _finding(plan: LaunchPlan, rate: Setting, factor: float, of: str) -> Iterator[Finding]:
+    rates = scaled(rate, factor)
+    if factor == 1 or rates is None:
         return
-    linear, root = scaled
+    linear, root = rates
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,

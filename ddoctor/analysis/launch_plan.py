@@ -429,13 +429,14 @@ class LaunchPlan(Derived):
             if size and size != micro and each % size == 0
         )
 
-    def scaled_rate(self, times: float) -> tuple[float, float] | None:
-        """The rate for a batch that is ``times`` as large: by the linear and the square-root rule.
 
-        Goyal et al. 2017 for SGD; Malladi et al. 2022 for Adam and its kin.
-        """
-        try:
-            rate = float(self.rate.value) if self.rate is not None else None
-        except ValueError:
-            return None
-        return (rate * times, rate * sqrt(times)) if rate is not None else None
+def scaled(rate: Setting | None, times: float) -> tuple[float, float] | None:
+    """The rate for a batch that is ``times`` as large: by the linear and the square-root rule.
+
+    Goyal et al. 2017 for SGD; Malladi et al. 2022 for Adam and its kin. None: it is no number.
+    """
+    try:
+        value = float(rate.value) if rate is not None else None
+    except ValueError:
+        return None
+    return (value * times, value * sqrt(times)) if value is not None else None

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from ddoctor.analysis.script_source import LOADER, STRATEGIES, evaluates, is_trained_on
+from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.script import Script, SourceCall
 
 AUTOCAST = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
@@ -17,6 +18,8 @@ OF_LIGHTNING = (
 )
 """They train on the loaders of a module or of a call, without a loop in the script."""
 LOCAL = re.compile(r"os\.environ\[\w*LOCAL\w*\]|local_process_index|LOCAL_RANK|LOCALID")
+OPTIMIZER = re.compile(r"torch\.optim\.[A-Z]\w*")
+NUMBER = re.compile(r"[\d.]+(?:e-?\d+)?")
 HALVES = {"torch.bfloat16": "bf16", "torch.float16": "fp16", "torch.half": "fp16"}
 
 
@@ -58,6 +61,17 @@ def micro_batch(script: Script) -> tuple[int, str] | None:
     found = {(_batch(one), one.at.place) for one in _trained_on(script)}
     number, place = found.pop() if len(found) == 1 else (0, "")
     return (number, place) if number else None
+
+
+def own_rate(script: Script) -> Setting | None:
+    """The learning rate of its optimizers; None: a variable decides, or they have several."""
+    made = [one for one in script.calls if OPTIMIZER.fullmatch(one.name)]
+    found = {one.origin("lr", 1) for one in made}
+    values = found.pop() if len(found) == 1 else ()
+    if len(values) != 1 or not NUMBER.fullmatch(values[0]):
+        return None
+    at = made[0].at
+    return Setting(name="optimizer.lr", value=values[0], file=at.file, line=at.line)
 
 
 def _trained_on(script: Script) -> Iterator[SourceCall]:

@@ -233,12 +233,16 @@ def is_absent_module(name: str, folder: Path) -> bool:
 def _imported(
     tree: ast.Module, path: Path, folder: Path, *, is_module: bool
 ) -> Iterator[tuple[ast.Module, str]]:
-    """The modules of the user's own that a script imports from, where options may be written."""
+    """The modules of the user's own that a script imports, where options may be written."""
     base = folder if is_module else path.parent
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module:
-            parts = node.module.split(".")
-            root = path.parent if node.level else base
+            imported, root = [node.module], path.parent if node.level else base
+        elif isinstance(node, ast.Import):
+            imported, root = [one.name for one in node.names], base
+        else:
+            continue
+        for parts in (one.split(".") for one in imported):
             file = root.joinpath(*parts).with_suffix(".py")
             if files.is_there(file) and (other := modules.parsed(file)) is not None:
                 yield other, f"{'/'.join(parts)}.py"

@@ -110,14 +110,15 @@ class Program:
     def origins(self, node: ast.expr, scope: Scope, steps: int = MOST_STEPS) -> tuple[str, ...]:
         """What makes a value, also by the only call of a function and by objects' attributes."""
         found = origins(node, scope)
-        if steps and UNSHOWN & {*found} and (shown := self._shown(node, scope)):
+        open_ends = UNSHOWN | {scope.names.of(node)}
+        if steps and open_ends & {*found} and (shown := self._shown(node, scope)):
             inner = (self.origins(value, within, steps - 1) for value, within in shown)
             return tuple(dict.fromkeys(one for each in inner for one in each))
         return found
 
     def _shown(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
         if isinstance(node, ast.Attribute) and not scope.shown(variable(node)):
-            return self.objects.values(node, scope)
+            return self.objects.values(node, scope) or self._of_module(node, scope)
         around: Scope | None = scope
         while around is not None and isinstance(node, ast.Name):
             if node.id in around.variables:
@@ -125,7 +126,19 @@ class Program:
                 alone = around.variables[node.id] == [None]
                 return [(value, one.scope)] if alone and one and value is not None else ()
             around = around.outer
-        return ()
+        return self._of_module(node, scope)
+
+    def _of_module(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
+        """What a variable of another module is assigned from; empty: not all is shown."""
+        module, _, name = scope.names.of(node).rpartition(".")
+        holds = self.objects.modules.get(module)
+        if (
+            holds is None
+            or name in self._set_later
+            or (holds.module, name) in self._set_by_functions
+        ):
+            return ()
+        return [(one, holds) for one in holds.shown(name)]
 
     def function(self, node: ast.Call) -> Scope | None:
         """The same by its node, but for a call of a class, which returns an object."""
@@ -152,9 +165,7 @@ class Program:
         elif holds is not None:
             found = [(one, holds) for one in holds.shown(name)]
         else:
-            module, _, last = scope.names.of(node).rpartition(".")
-            holds, name = self.objects.modules.get(module), last
-            found = [(one, holds) for one in holds.shown(last)] if holds is not None else []
+            found = [*self._of_module(node, scope)]
         if holds is not None and not holds.name and (holds.module, name) in self._set_by_functions:
             return ()
         return found or [*self._field(node, scope)]

@@ -143,3 +143,33 @@ def test_a_comment_beside_the_optimizer(
     loader = LOADER.replace("(data, ", "(data, batch_size=16, ")
     source = ddp(head=head, loader=f"{loader}{made}  # {comment}\n")
     assert (CAUSE in causes(tmp_path, STARTS, source)) is wrong
+
+
+BY_ATTRIBUTE, BY_NAME = "import config\n", "from config import clips, rate\n"
+
+
+@pytest.mark.parametrize(
+    ("imports", "ranks", "more", "wrong"),
+    [
+        (BY_ATTRIBUTE, 4, "", True),
+        (BY_NAME, 4, "", True),
+        (BY_ATTRIBUTE, 8, "", False),
+        (BY_NAME, 8, "", False),
+        # The source does not show which rate it becomes.
+        (BY_ATTRIBUTE, 4, "config.rate = float(os.environ['RATE'])\n", False),
+        (BY_ATTRIBUTE, 4, "config.clips = int(os.environ['CLIPS'])\n", False),
+    ],
+)
+def test_a_module_of_settings(
+    tmp_path: Path, imports: str, ranks: int, more: str, wrong: bool
+) -> None:
+    of = "config." if imports == BY_ATTRIBUTE else ""
+    loader = LOADER.replace("(data, ", f"(data, batch_size={of}clips, ")
+    made = f"optimizer = torch.optim.SGD(model.parameters(), lr={of}rate)\n"
+    settings = "# 8 GPUs, 16 clips on each: rate 0.1 for a batch of 128\nrate = 0.1\nclips = 16\n"
+    command = f"torchrun --nproc-per-node {ranks} train.py"
+    source = ddp(head=imports + more, loader=loader + made)
+    found = reviewed(tmp_path, command, source, gpus=8, config_py=settings)
+    because = [one.because for one in found if one.cause == CAUSE]
+    assert bool(because) is wrong
+    assert all("0.1 (train.py:" in one and "(config.py:1)" in one for one in because)
