@@ -6,6 +6,7 @@ import ast
 import warnings
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import chain
 
 MOST_TREES = 64
 """A script and the modules that it imports; the launch and the script's own reader both ask."""
@@ -41,16 +42,33 @@ def children(node: ast.AST) -> Iterator[ast.AST]:
             yield value
 
 
+def below(node: ast.AST) -> Sequence[ast.AST]:
+    """A node and all nodes below it, the outer ones first, as ``ast.walk`` finds them."""
+    found = [node]
+    for one in found:
+        found += children(one)
+    return found
+
+
+@lru_cache(maxsize=MOST_TREES)
+def levels(tree: ast.AST) -> Sequence[Sequence[ast.AST]]:
+    """The tree, the nodes right below it, those right below them, and further on."""
+    found: list[Sequence[ast.AST]] = []
+    level: Sequence[ast.AST] = [tree]
+    while level:
+        found.append(level)
+        level = [one for node in level for one in children(node)]
+    return tuple(found)
+
+
 @lru_cache(maxsize=MOST_TREES)
 def nodes(tree: ast.AST) -> Sequence[ast.AST]:
     """All nodes of a tree, the outer ones first; many readers ask for them."""
-    found = [tree]
-    for node in found:
-        found += children(node)
-    return tuple(found)
+    return tuple(chain.from_iterable(levels(tree)))
 
 
 def forget() -> None:
     """Forget all trees: large scripts have large ones, and a run may take days."""
     syntax_tree.cache_clear()
+    levels.cache_clear()
     nodes.cache_clear()

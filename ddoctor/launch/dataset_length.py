@@ -91,7 +91,7 @@ def _calls(tree: ast.Module) -> Iterator[ast.Call]:
     """The calls of ``FUNCTIONS``, but those for an evaluation, and those of a branch."""
     calls = (node for node in nodes(tree) if isinstance(node, ast.Call))
     lines = {call.lineno for call in calls if named(call.func) in FUNCTIONS}
-    for node in _always(tree) if lines else ():
+    for node in _always(tree, ast.expr) if lines else ():
         if not isinstance(node, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr):
             continue
         if node.value and any(node.lineno <= at <= (node.end_lineno or at) for at in lines):
@@ -106,13 +106,13 @@ def _calls(tree: ast.Module) -> Iterator[ast.Call]:
                         yield call
 
 
-def _always(tree: ast.AST) -> Iterator[ast.AST]:
-    """A node and what is in it, without what a branch may skip."""
+def _always(tree: ast.AST, closed: type[ast.expr] = ast.IfExp) -> Iterator[ast.AST]:
+    """A node and what is in it, but what a branch may skip, or what a ``closed`` one holds."""
     ahead = [tree]
     while ahead:
         node = ahead.pop()
         yield node
         if isinstance(node, ast.If) and ast.unparse(node.test).startswith("__name__"):
             ahead += node.body
-        elif not isinstance(node, ast.If | ast.IfExp):
+        elif not isinstance(node, (ast.If, closed)):
             ahead += children(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ddoctor.evidence.source_text import below
 from ddoctor.script.names import source, variable, words
 from ddoctor.script.program import Program
 from ddoctor.script.scopes import Scope, Statement
@@ -64,7 +65,7 @@ def _names_ranks(statement: Statement) -> bool:
 
 def _scales(statement: Statement) -> bool:
     node = statement.node
-    for part in ast.walk(node):
+    for part in below(node):
         if isinstance(part, ast.BinOp) and not isinstance(part.op, ast.Add | ast.Mod):
             read = words(source(part))
             sets = words(variable(node.targets[0])) if isinstance(node, ast.Assign) else set()

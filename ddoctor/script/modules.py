@@ -15,7 +15,7 @@ from pathlib import Path
 from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.script import SourceLine
 from ddoctor.evidence.section import Unseen
-from ddoctor.evidence.source_text import children, syntax_tree
+from ddoctor.evidence.source_text import levels, nodes, syntax_tree
 
 MOST_FILES = 200
 MOST_BYTES = 2 * 2**20
@@ -92,7 +92,7 @@ class Modules:
                 self._miss(shown, f"the files have more than {MOST_BYTES >> 20} MiB together")
                 return None
             text, tree = _parsed(source)
-            nodes = _nodes(tree)
+            every = _nodes(tree)
         except SyntaxError as error:
             line = error.lineno or 1
             self._miss(f"{shown}:{line}", f"a syntax error: {error.msg}")
@@ -105,7 +105,7 @@ class Modules:
             self._miss(shown, error.strerror or type(error).__name__)
         else:
             self._left -= len(source)
-            return Module(path, name, shown, tree, nodes, text.split("\n"))
+            return Module(path, name, shown, tree, every, text.split("\n"))
         return None
 
     def _miss(self, what: str, why: str) -> None:
@@ -136,14 +136,9 @@ def _nodes(tree: ast.Module) -> Sequence[ast.AST]:
     Raises:
         RecursionError: there are more than ``DEEPEST`` within each other.
     """
-    nodes: list[ast.AST] = []
-    level: list[ast.AST] = [tree]
-    for _ in range(DEEPEST):
-        nodes += level
-        level = [one for node in level for one in children(node)]
-        if not level:
-            return nodes
-    raise RecursionError
+    if len(levels(tree)) > DEEPEST:
+        raise RecursionError
+    return nodes(tree)
 
 
 def _imported(module: Module) -> Iterator[str]:

@@ -6,6 +6,7 @@ import ast
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
+from ddoctor.evidence.source_text import below
 from ddoctor.script.modules import Module
 from ddoctor.script.names import Marks, variable
 from ddoctor.script.ranks import kind_of
@@ -36,7 +37,7 @@ def rank_names(modules: Sequence[Module]) -> Marks:
 
 def _members(node: ast.ClassDef) -> Iterator[tuple[str, ast.expr]]:
     """The attributes that methods assign, and methods that only return an expression."""
-    for part in ast.walk(node):
+    for part in below(node):
         if isinstance(part, ast.FunctionDef):
             last = part.body[-1]
             if isinstance(last, ast.Return) and last.value is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Container, Iterator
 
+from ddoctor.evidence.source_text import below
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower
@@ -40,7 +41,7 @@ HARMLESS = SEEDING | frozenset(
 
 def splits(program: Program) -> Iterator[tuple[ast.AST, Scope]]:
     """The calls and expressions, each with its function or file."""
-    seeds = {part for call in program.calls for given in _seeds(call) for part in ast.walk(given)}
+    seeds = {part for call in program.calls for given in _seeds(call) for part in below(given)}
     for call in program.calls:
         selects = call.method not in HARMLESS and _passes(call, program, seeds)
         splitter = SPLITTERS & lower(call.method) and call.method not in NO_SPLITTERS
@@ -92,7 +93,7 @@ def _is_rank(node: ast.AST, seeds: Container[ast.AST]) -> bool:
     """Whether an expression has a rank or the number of ranks in it, other than a local one."""
     return any(
         RANKS & lower(name) and "local" not in lower(name)
-        for part in ast.walk(node)
+        for part in below(node)
         if part not in seeds and (name := variable(part).rpartition(".")[2])
     )
 
@@ -101,7 +102,7 @@ def _shifts(node: ast.BinOp) -> bool:
     """Whether it adds or multiplies a rank, as for a seed or an offset, but for a device."""
     text = {
         word
-        for part in ast.walk(node)
+        for part in below(node)
         for word in lower(getattr(part, "attr", None) or getattr(part, "id", ""))
     }
     return "rank" in text and not {"count", "local"} & text and not isinstance(node.op, ast.Mod)
