@@ -54,11 +54,11 @@ ADAPTS = re.compile(
 """Words of a text that also says what changes with the number of GPUs."""
 KEY = re.compile(
     r"""(?<![a-z_])(?:(?:base|init|initial|max|peak)_)?(?:learning_rate|lr|rate)["']?"""
-    r"""\s*(?:[:=]|,[^#=]{0,80}(?:=[^#=]{1,40})?\bdefault=)\s*"""
+    r"""\s*(?:[:=]|:\s*\w{1,20}\s*=|,[^#=]{0,80}(?:=[^#=]{1,40})?\bdefault=)\s*"""
     r"""(?P<rate>\d{0,6}\.?\d{1,12}(?:e-?\d{1,3})?)""",
     re.IGNORECASE,
 )
-"""An assignment, a keyword, a key, or an option with its default."""
+"""An assignment, a keyword, a key, a field, or an option with its default."""
 MARKS = re.compile(r"[`*_~>#]+")
 BESIDE = "rate, "
 """What a comment after a rate, or the help of its option, need not name."""

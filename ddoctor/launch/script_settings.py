@@ -236,8 +236,10 @@ def _imported(
     """The modules of the user's own that a script imports, where options may be written."""
     base = folder if is_module else path.parent
     for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            imported, root = [node.module], path.parent if node.level else base
+        if isinstance(node, ast.ImportFrom):
+            within = [node.module] if node.module else []
+            imported = [*within, *(".".join((*within, one.name)) for one in node.names)]
+            root = path.parent if node.level else base
         elif isinstance(node, ast.Import):
             imported, root = [one.name for one in node.names], base
         else:

@@ -173,3 +173,33 @@ def test_a_module_of_settings(
     because = [one.because for one in found if one.cause == CAUSE]
     assert bool(because) is wrong
     assert all("0.1 (train.py:" in one and "(config.py:1)" in one for one in because)
+
+
+SETTINGS = "# RATE 0.4 was tuned for a total batch size of 128\nRATE = 0.4\nCLIPS = 16\n"
+OF_CLASS = "from conf.settings import Settings\n"
+FIELDS = """
+class Settings:
+    rate: float = 0.4  # chosen for a global batch size of 128
+    clips: int = 16
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "text", "rate", "clips"),
+    [
+        ("from conf import settings\n", SETTINGS, "settings.RATE", "settings.CLIPS"),
+        ("from conf.settings import RATE, CLIPS\n", SETTINGS, "RATE", "CLIPS"),
+        (f"{OF_CLASS}settings = Settings()\n", FIELDS, "settings.rate", "settings.clips"),
+    ],
+)
+@pytest.mark.parametrize("ranks", [4, 8])
+def test_a_package_of_settings(
+    tmp_path: Path, imports: str, text: str, rate: str, clips: str, ranks: int
+) -> None:
+    (tmp_path / "conf").mkdir()
+    (tmp_path / "conf" / "settings.py").write_text(text)
+    loader = LOADER.replace("(data, ", f"(data, batch_size={clips}, ")
+    made = f"optimizer = torch.optim.SGD(model.parameters(), lr={rate})\n"
+    command = f"torchrun --nproc-per-node {ranks} train.py"
+    found = causes(tmp_path, command, ddp(head=imports, loader=loader + made), gpus=8)
+    assert (CAUSE in found) is (ranks == 4)
