@@ -235,6 +235,7 @@ def _imported(
 ) -> Iterator[tuple[ast.Module, str]]:
     """The modules of the user's own that a script imports, where options may be written."""
     base = folder if is_module else path.parent
+    known: set[Path] = set()
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
             within = [node.module] if node.module else []
@@ -246,7 +247,10 @@ def _imported(
             continue
         for parts in (one.split(".") for one in imported):
             file = root.joinpath(*parts).with_suffix(".py")
-            if files.is_there(file) and (other := modules.parsed(file)) is not None:
+            if file in known or not files.is_there(file):
+                continue
+            known.add(file)
+            if (other := modules.parsed(file)) is not None:
                 yield other, f"{'/'.join(parts)}.py"
 
 

@@ -13,7 +13,7 @@ from types import CodeType
 from ddoctor.evidence.steps import HotLine
 from ddoctor.proc.memory import held, malloc_free
 from ddoctor.recorder import hooks, places, stacks, tape, user_calls
-from ddoctor.recorder.script_threads import ScriptThreads
+from ddoctor.recorder.script_threads import MOST_THREADS, ScriptThreads
 from ddoctor.recorder.stacks import AnyFrame, Copied
 from ddoctor.recorder.timeline import Timeline
 from ddoctor.recorder.user_calls import Calls
@@ -126,9 +126,8 @@ class Sampler:
         timeline = self._timeline
         if timeline.busy != timeline.main:
             return
-        frames = stacks.of_threads()
-        if self._training:
-            self.threads.look(frames)
+        frames = stacks.of_threads(timeline.main, MOST_THREADS if self._training else 0)
+        self.threads.look(frames)
         frame = frames.get(timeline.main)
         phase, came, now = timeline.phase, timeline.came, timeline.last
         user = places.caller(frame)

@@ -33,8 +33,6 @@ class ScriptThreads:
 
     def look(self, frames: Mapping[int, Copied]) -> None:
         """Sample the line of each thread that runs code of the user's."""
-        if len(frames) > MOST_THREADS:
-            return
         for thread, frame in frames.items():
             if thread != self._main and (user := places.caller(frame)) is not None:
                 lines = self._lines.setdefault(thread, Counter())

@@ -20,12 +20,16 @@ class Copied(NamedTuple):
 AnyFrame: TypeAlias = FrameType | Copied
 
 
-def of_threads() -> Mapping[int, Copied]:
-    """The innermost frame of each thread but this one, by the thread's identifier."""
+def of_threads(main: int, most: int) -> Mapping[int, Copied]:
+    """The innermost frames of the main thread and of all others but this one, by identifier.
+
+    Of the main thread alone, if there are more than ``most``.
+    """
     frames = sys._current_frames()
     # Its own frame has this variable: a cycle, which would keep what all of them hold.
     del frames[_thread.get_ident()]
-    return {thread: _copied(frame) for thread, frame in frames.items()}
+    alone = len(frames) > most
+    return {one: _copied(frame) for one, frame in frames.items() if one == main or not alone}
 
 
 def _copied(frame: FrameType) -> Copied:

@@ -50,7 +50,7 @@ class WorkerLines:
 
     @harmless
     def _look(self) -> None:
-        user = places.caller(stacks.of_threads().get(self._thread))
+        user = places.caller(stacks.of_threads(self._thread, 0).get(self._thread))
         if user is None:
             return
         code = user.f_code

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from threading import Event, Thread
+from threading import Event, Thread, get_ident
 from weakref import ref
 
 from ddoctor.recorder import stacks
@@ -27,12 +27,12 @@ def test_a_copy_outlives_the_function_and_holds_none_of_its_objects() -> None:
     thread = Thread(target=outer)
     thread.start()
     running.wait()
-    found = stacks.of_threads()
+    assert thread.ident is not None
+    found = stacks.of_threads(get_ident(), 1000)
     end.set()
     thread.join()
     assert held[0]() is None
 
-    assert thread.ident is not None
     frame: stacks.AnyFrame | None = found[thread.ident]
     shown = []
     while frame is not None:
@@ -43,6 +43,16 @@ def test_a_copy_outlives_the_function_and_holds_none_of_its_objects() -> None:
     assert own == [("inner", first + 7), ("outer", first + 3)]
 
 
-def test_the_thread_that_looks_is_left_out() -> None:
-    frames = stacks.of_threads()
-    assert all(frame.f_code.co_name != "of_threads" for frame in frames.values())
+def test_of_many_threads_the_main_one_is_shown_alone() -> None:
+    end = Event()
+    threads = [Thread(target=end.wait) for _ in range(3)]
+    for one in threads:
+        one.start()
+    first = threads[0].ident
+    assert first is not None
+    few, many = stacks.of_threads(first, 1000), stacks.of_threads(first, 2)
+    end.set()
+    assert {one.ident for one in threads} <= {*few}
+    assert {*many} == {first}
+    # The thread that looks is left out.
+    assert get_ident() not in few

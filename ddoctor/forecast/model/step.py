@@ -39,6 +39,7 @@ from ddoctor.memory_tracking.log import Entry, Peak, held, ordered
 from ddoctor.memory_tracking.tracker import ShardedTracker, Tracker, on_gpu
 from ddoctor.memory_tracking.values import KnownValues
 from ddoctor.memory_tracking.work import StepWork
+from ddoctor.proc import collector
 
 if TYPE_CHECKING:
     from ddoctor.forecast.model.compiling import Compiler
@@ -312,7 +313,9 @@ def _run(
     in_flight: int,
     steps: int = STEPS,
 ) -> _Run:
-    with _quiet(), _unpacked(), _without_collector(), apart(sharding) as mesh, FakeTensorMode():
+    # Python frees cycles between steps only, so that the same step gives the same log.
+    gc.collect()
+    with _quiet(), _unpacked(), collector.at_rest(), apart(sharding) as mesh, FakeTensorMode():
         _as_fake(model)
         compiler = _compile_blocks(model) if compiled else None
         recompute(model, checkpointing, compiled=compiled)
@@ -398,19 +401,6 @@ def _go_back(tracker: Tracker | ShardedTracker, waiting: deque[Any]) -> None:
     del outputs
     if not waiting:
         tracker.reset_mod_stats()
-
-
-@contextmanager
-def _without_collector() -> Iterator[None]:
-    """Let Python free cycles between steps only, so that the same step gives the same log."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager
