@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from ddoctor.script.names import variable
-from ddoctor.script.scopes import Call, Scope, Statement, Walk
+from ddoctor.script.scopes import Call, Scope, Statement, Walk, assignments
 
 DEEPEST = 8
 """Expressions that are followed from a variable to the class of its value."""
@@ -245,12 +245,15 @@ class Objects:
             for value in self.returned(getter) if getter is not None else ():
                 if getter is not None:
                     yield value, getter
-            node, around = self.own[base]
-            for one in node.body if base not in self._given else ():
-                target = one.targets[0] if isinstance(one, ast.Assign) else None
-                target = one.target if isinstance(one, ast.AnnAssign) else target
-                value = getattr(one, "value", None)
-                if target is not None and variable(target) == name and value is not None:
+            if base not in self._given:
+                yield from self.default(base, name)
+
+    def default(self, owner: str, name: str) -> Iterator[tuple[ast.expr, Scope]]:
+        """What the body of a class of the script assigns to a field."""
+        node, around = self.own.get(owner, (None, None))
+        for one in node.body if node is not None else ():
+            for field, value in assignments(one):
+                if field == name and value is not None and around is not None:
                     yield value, around
 
     def _of_global(self, name: str, steps: int) -> Iterator[str]:

@@ -118,7 +118,10 @@ class Program:
 
     def _shown(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
         if isinstance(node, ast.Attribute) and not scope.shown(variable(node)):
-            return self.objects.values(node, scope) or self._of_module(node, scope)
+            if node.attr in self._set_later and variable(node.value) != "self":
+                return ()
+            of_class = [*self.objects.default(scope.names.of(node.value), node.attr)]
+            return of_class or self.objects.values(node, scope) or self._of_module(node, scope)
         around: Scope | None = scope
         while around is not None and isinstance(node, ast.Name):
             if node.id in around.variables:
@@ -171,21 +174,19 @@ class Program:
         return found or [*self._field(node, scope)]
 
     def _field(self, node: ast.expr, scope: Scope) -> Iterator[tuple[ast.expr, Scope]]:
-        """The value of a field that an object gets from its class, or from the call of it."""
+        """The value of a field of a class, or that an object gets from its class or from a call."""
         if not isinstance(node, ast.Attribute):
             return
+        yield from self.objects.default(scope.names.of(node.value), node.attr)
         for made, where in self._origin(node.value, scope):
             name = where.names.of(made.func) if isinstance(made, ast.Call) else ""
-            known = self.objects.own.get(name)
-            if known is None or not isinstance(made, ast.Call) or made.args:
+            if name not in self.objects.own or not isinstance(made, ast.Call) or made.args:
                 continue
             given = {word.arg: word.value for word in made.keywords}
             if None not in given and node.attr in given:
                 yield given[node.attr], where
-            for one in known[0].body if not given.keys() & {None, node.attr} else ():
-                value = getattr(one, "value", None)
-                if value is not None and node.attr in map(variable, assigned(one)):
-                    yield value, known[1]
+            if not given.keys() & {None, node.attr}:
+                yield from self.objects.default(name, node.attr)
 
     def _method(self, value: ast.expr, scope: Scope) -> Scope:
         """The method of the same class that contains an expression."""

@@ -190,6 +190,7 @@ class Settings:
         ("from conf import settings\n", SETTINGS, "settings.RATE", "settings.CLIPS"),
         ("from conf.settings import RATE, CLIPS\n", SETTINGS, "RATE", "CLIPS"),
         (f"{OF_CLASS}settings = Settings()\n", FIELDS, "settings.rate", "settings.clips"),
+        (OF_CLASS, FIELDS, "Settings.rate", "Settings.clips"),
     ],
 )
 @pytest.mark.parametrize("ranks", [4, 8])
@@ -203,3 +204,12 @@ def test_a_package_of_settings(
     command = f"torchrun --nproc-per-node {ranks} train.py"
     found = causes(tmp_path, command, ddp(head=imports, loader=loader + made), gpus=8)
     assert (CAUSE in found) is (ranks == 4)
+
+
+@pytest.mark.parametrize("of", ["Settings", "settings"])
+def test_a_field_that_is_set_later(tmp_path: Path, of: str) -> None:
+    head = f"{FIELDS}\nsettings = Settings()\n{of}.rate = float(os.environ['RATE'])\n"
+    loader = LOADER.replace("(data, ", f"(data, batch_size={of}.clips, ")
+    made = f"optimizer = torch.optim.SGD(model.parameters(), lr={of}.rate)\n"
+    found = causes(tmp_path, STARTS, ddp(head=f"import os\n{head}", loader=loader + made))
+    assert CAUSE not in found
