@@ -150,8 +150,7 @@ def _takes_files_of_its_rank(stream: SourceDataset, script: Script) -> bool:
 
 def _knows_no_rank(loader: SourceCall, script: Script) -> bool:
     """Whether no rank gets to a stream of the user: not as an argument, and not with its files."""
-    given = f"{loader.argument('dataset', 0)} {loader.values.get('dataset', '')} "
-    given += loader.values.get("0", "")
+    given = f"{loader.argument('dataset', 0)} {loader.held('dataset', 0)}"
     # A seed by the rank changes the order of the stream, and not its parts.
     given = re.sub(r"\bseed=[^,)]*", "", given)
     cuts = any("[" in one.text or "split" in one.text for one in script.splits)

@@ -60,10 +60,11 @@ def _are_whole(script: Script) -> bool:
 
 def shares(loader: SourceCall) -> bool:
     """Whether a DataLoader may share its samples out."""
+    of_a_rank = OF_A_RANK.search(f"{loader.argument('dataset', 0)} {loader.held('dataset', 0)}")
     if loader.keywords.get("shuffle") == "True":
         # torch refuses a sampler next to it.
-        return OF_A_RANK.search(loader.argument("dataset", 0) or "") is not None
+        return of_a_rank is not None
     more = loader.values.get("**", "sampler") if "**" in loader.keywords else ""
-    more += " sampler" * (OF_A_RANK.search(loader.argument("dataset", 0) or "") is not None)
     named = {"sampler", "batch_sampler"} & {*loader.keywords}
-    return bool(named) or "sampler" in more or len(loader.arguments) > BEFORE_SAMPLER
+    beyond = len(loader.arguments) > BEFORE_SAMPLER
+    return bool(of_a_rank or named or "sampler" in more or beyond)

@@ -129,6 +129,10 @@ class SourceCall(Part, frozen=True, kw_only=True):
         given = position is not None and position < len(self.arguments)
         return self.arguments[position] if given and position is not None else None
 
+    def held(self, keyword: str, position: int | None = None) -> str:
+        """The source of what the variable of an argument holds; empty: no line shows it."""
+        return self.values.get(keyword, self.values.get(str(position), ""))
+
     def origin(self, keyword: str, position: int | None = None) -> tuple[str, ...]:
         """The origins of an argument; empty: it is not given."""
         return self.origins.get(keyword, self.origins.get(str(position), ()))

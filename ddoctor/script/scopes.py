@@ -241,9 +241,6 @@ class Walk:
     def _expression(
         self, node: ast.AST, statement: ast.stmt, scope: Scope, around: tuple[Block, ...]
     ) -> None:
-        if isinstance(node, ast.Call):
-            name = scope.named(node.func)
-            scope.calls.append(Call(node, scope, around, statement, name))
         if isinstance(node, ast.IfExp):
             self._expression(node.test, statement, scope, around)
             for value, negated in ((node.body, False), (node.orelse, True)):
@@ -258,6 +255,10 @@ class Walk:
             return
         for part in children(node):
             self._expression(part, statement, scope, around)
+        if isinstance(node, ast.Call):
+            # In the order of the run: what a call gets is called before.
+            name = scope.named(node.func)
+            scope.calls.append(Call(node, scope, around, statement, name))
 
 
 def _choices(value: ast.expr) -> Iterator[ast.expr]:

@@ -51,6 +51,14 @@ class Drawn(Dataset):
     def __getitem__(self, index):
         return self._moved(self.images[index])
 """
+OF_OBJECT = """
+class Run:
+    def __init__(self, rank):
+        torch.manual_seed({})
+
+    def divided(self):
+        return random_split(Images(), [900, 100])
+"""
 WITHOUT = SET_UP.replace("data = Images()\n", "")
 OF_DRAWN = f"data = Drawn()\n{LOADER}"
 NOISY = STEP.replace("model(batch)", "model(batch + torch.randn_like(batch))")
@@ -281,6 +289,16 @@ TWINS = {
         "duplicate-data-across-ranks",
         ddp(head=SPLITS, loader=f"torch.manual_seed(dist.get_rank())\n{OF_SPLIT.format('')}"),
         ddp(head=SPLITS, loader=f"torch.manual_seed(args.seed)\n{OF_SPLIT.format('')}"),
+    ),
+    "a split by an object that seeds by the rank": (
+        "duplicate-data-across-ranks",
+        *(
+            ddp(
+                head=SPLITS + OF_OBJECT.format(seed),
+                loader=f"data, held_out = Run(dist.get_rank()).divided()\n{LOADER}",
+            )
+            for seed in ("7 + rank", "7")
+        ),
     ),
     "a split by the seed of a rank": (
         "duplicate-data-across-ranks",
