@@ -451,13 +451,12 @@ def _seldom(line: LoopLine, share: float) -> Fix:
             summary="if not each step needs this, register the hook for one step of a hundred",
             paste=(
                 "handles = []\n"
-                "if step % 100 == 0:\n"
+                f"if step % 100 == 0:  # {place}\n"
                 "    handles = [one.register_hook(hook) for one in parameters]\n"
                 "loss.backward()\n"
                 "for handle in handles:\n"
                 "    handle.remove()"
             ),
-            caution=place,
             expected_gain=gain,
         )
     if line.does == loop_lines.COLLECTS:
@@ -469,10 +468,9 @@ def _seldom(line: LoopLine, share: float) -> Fix:
     else:
         summary = "if not each step needs this, do it in one step of a hundred"
     # A line that does more may also do the training itself.
-    text = line.frame.text if _alone(line) else f"...  # of {place} what can wait"
+    text = line.frame.text if _alone(line) else "...  # what can wait"
     return Fix.python(
         summary=summary,
-        paste=f"if step % 100 == 0:\n    {text}",
-        caution=place,
+        paste=f"if step % 100 == 0:  # {place}\n    {text}",
         expected_gain=gain,
     )

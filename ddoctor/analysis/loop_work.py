@@ -7,10 +7,11 @@ after them follows it. What stands between them may be the loss, which belongs t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from itertools import takewhile
+from itertools import pairwise, takewhile
+from types import MappingProxyType
 
 from ddoctor.analysis import endings, loop_lines
 from ddoctor.evidence.frames import Block, Frame, Origin
@@ -60,11 +61,16 @@ class LoopLine:
     """The user's line that works for it, sampled most often; None: this line itself."""
 
 
-def told(row: Activity, steps: Sequence[Activity], after: str = "") -> tuple[Place, LoopLine]:
+def told(
+    row: Activity,
+    steps: Sequence[Activity],
+    after: str = "",
+    apart: Mapping[Frame, str] = MappingProxyType({}),
+) -> tuple[Place, LoopLine]:
     """What this work is by its place and its text; it has a user's frame.
 
     ``steps``: the model, backward and the optimizer. ``after``: the last of the step's phases
-    before this work; empty: not known.
+    before this work; empty: not known. ``apart``: calls that give the loss nothing.
     """
     itself = row.calls[-1]
     if row.name == HOOKS:
@@ -74,9 +80,30 @@ def told(row: Activity, steps: Sequence[Activity], after: str = "") -> tuple[Pla
     # What a line within the making of a batch says is no sign of other work.
     if place in ON_BATCHES and (itself != line or does not in loop_lines.OF_NO_BATCH):
         does = ""
+    if place not in (Place.EARLIER, Place.LATER, *ON_BATCHES):
+        for one in row.calls[:-1]:
+            if one in apart:
+                return Place.LATER, LoopLine(one, apart[one], inner=itself)
     if does and place not in (Place.EARLIER, Place.LATER):
         return Place.LATER, LoopLine(itself, does)
     return place, LoopLine(line, does, inner=itself if itself != line else None)
+
+
+def apart(rows: Iterable[Activity], steps: Sequence[Activity]) -> Mapping[Frame, str]:
+    """The calls whose value no line takes, and what the functions do that they call.
+
+    A function that reads values back, or logs, and returns nothing has no part in the loss.
+    ``steps``: the model, backward and the optimizer, to which such calls may lead as well.
+    """
+    lead = {frame for step in steps for frame in step.calls}
+    found: dict[Frame, str] = {}
+    for row in rows:
+        does = loop_lines.does(row.calls[-1]) if row.name == REST and row.calls else ""
+        for line, called in pairwise(row.calls) if does else ():
+            if line not in lead and _drops(line, called):
+                found.setdefault(line, does)
+                break
+    return found
 
 
 def words(line: LoopLine) -> str:
@@ -172,6 +199,20 @@ def _contains(block: Block, line: Frame) -> bool:
 def _holds(block: Block | Origin, line: Frame) -> bool:
     same = (block.file, block.function) == (line.file, line.function)
     return same and block.line <= line.line <= block.end
+
+
+def _drops(line: Frame, called: Frame) -> bool:
+    """Whether the line calls a function and does nothing with what it returns."""
+    try:
+        statements = syntax_tree(line.text).body
+    except (SyntaxError, ValueError):
+        return False
+    calls = [one.value for one in statements if isinstance(one, ast.Expr)]
+    return any(
+        isinstance(one, ast.Call)
+        and ast.unparse(one.func).rpartition(".")[2] == called.function.rpartition(".")[2]
+        for one in calls
+    )
 
 
 def _passes(line: Frame, called: Frame) -> bool:

@@ -78,6 +78,7 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
         rows = lines.of(rank.place.rank, phase)
         whole = sum(row.samples for row in rows)
         computing = loop_lines.of_models(rows)
+        apart = loop_work.apart(map(_activity, rows), steps)
         spent = stretches.lasting(stretches.means(rank.spent(phase)))
         for row in rows:
             if (row.file, row.line) in computing:
@@ -91,7 +92,9 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
             if own:
                 activity = replace(activity, name=REST)
             place, line = (
-                (Place.HOOK, _hook(row)) if row.hook else loop_work.told(activity, steps, row.after)
+                (Place.HOOK, _hook(row))
+                if row.hook
+                else loop_work.told(activity, steps, row.after, apart)
             )
             seconds[place] += spent * row.samples / whole
             met.setdefault(place, Counter())[line] += row.samples

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from ddoctor.script.call_order import follows, precedes
 from ddoctor.script.made_models import makers
@@ -108,9 +108,15 @@ def _models(
         if steps and (inner := program.function(part)):
             for call in inner.calls:
                 yield from _models(call.node, inner, program, steps - 1)
-    for value, where in _values(node, scope, program) if steps else ():
-        yield from _models(value, where, program, steps - 1)
+    for named in _groups(node) if steps else ():
+        for value, where in program.values(named, scope):
+            yield from _models(value, where, program, steps - 1)
 
 
-def _values(node: ast.expr, scope: Scope, program: Program) -> Sequence[tuple[ast.expr, Scope]]:
-    return program.values(node, scope) if variable(node) else ()
+def _groups(node: ast.expr) -> Iterator[ast.expr]:
+    """The variables in a list of parameter groups, or the given one."""
+    if isinstance(node, ast.List | ast.Tuple | ast.Dict):
+        for part in node.values if isinstance(node, ast.Dict) else node.elts:
+            yield from _groups(part)
+    elif variable(node):
+        yield node

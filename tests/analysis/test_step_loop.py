@@ -193,3 +193,37 @@ def test_a_model_that_is_not_trained_is_part_of_the_step(inner: str, works: bool
     section = steps(*[with_more("rest", 0.05)] * 2)
     assert (StepLoop.derive(section, met).seconds(*Place) > 0.01) is works
     assert bool([*unexplained.in_steps(section, met, ())]) is works
+
+
+COUNTS = user(50, "right, wrong = one.max(-1)", "count")
+READS = user(51, "rows[label.item()] += 1", "count")
+
+
+@pytest.mark.parametrize(
+    ("call", "reads", "place"),
+    [
+        ("count(logits, labels)", READS, Place.LATER),
+        ("self.count(logits, labels)", READS, Place.LATER),
+        # The loss may be what the function returns, or needs what it computes.
+        ("loss = count(logits, labels)", READS, Place.WITHIN),
+        ("loss.update(count(logits, labels))", READS, Place.WITHIN),
+        ("count(logits, labels)", user(51, "rows[label] += 1", "count"), Place.WITHIN),
+    ],
+)
+def test_a_function_that_reads_values_back_and_returns_nothing(
+    call: str, reads: Frame, place: Place
+) -> None:
+    there = at(25, call)
+    rows = (
+        line("forward", 20, MODEL),
+        line("backward", 30, BACKWARD),
+        line("optimizer", 5, OPTIMIZER),
+        line("rest", 9, *there, COUNTS, after="forward"),
+        line("rest", 3, *there, reads, after="forward"),
+    )
+    met = Lines(ranks=tuple(RankLines(rank=rank, samples=67, lines=rows) for rank in (0, 1)))
+    loop = StepLoop.derive(steps(*[with_more("rest", 0.05)] * 2), met)
+    most = max(Place, key=loop.seconds)
+    assert most is place
+    inner = {one.inner and one.inner.line for one in loop.lines(Place.LATER)}
+    assert ({50} <= inner) is (place is Place.LATER)

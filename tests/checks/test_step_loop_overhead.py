@@ -291,7 +291,7 @@ def test_a_live_run_that_reads_values_back(findings: Findings) -> None:
     (finding,) = findings(CAUSE, live)
     assert finding.severity is Severity.WARNING
     assert "train.py:52 in train (`print(step, loss.item(), flush=True)`)" in finding.because
-    assert "if step % 100 == 0:\n    print(" in finding.fixes[0].paste
+    assert "\n    print(step, loss.item(), flush=True)" in finding.fixes[0].paste
 
 
 OBSERVED = user(7, "seen[name] = Counter(grad.flatten().tolist())", "observe")

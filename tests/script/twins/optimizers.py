@@ -38,6 +38,7 @@ def main(loader, sampler):
 WRAP = "return FSDP(net)"
 EACH = "for layer in net.layers:\n        fully_shard(layer)\n    fully_shard(net)\n    return net"
 SHARD = "    model = shard(model)\n"
+GIVEN = "AdamW(groups"
 ADAM = "    optimizer = adam(model, 1e-3)\n"
 
 
@@ -99,6 +100,11 @@ TWINS = {
         helpers(ADAM, "    teacher = shard(load_teacher())\n"),
         # Which wrapper a run takes is not known.
         helpers(ADAM, SHARD, wrap="if args.fsdp:\n        return FSDP(net)\n    return DDP(net)"),
+    ),
+    "an optimizer of groups in a function before FSDP": (
+        "fsdp-use-orig-params",
+        helpers(ADAM, SHARD).replace(GIVEN, 'AdamW([{"params": groups}, {"params": []}]'),
+        helpers(SHARD, ADAM).replace(GIVEN, 'AdamW([{"params": groups}, {"params": []}]'),
     ),
     "an optimizer in a function before fully_shard": (
         "fsdp-use-orig-params",
