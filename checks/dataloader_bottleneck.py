@@ -113,13 +113,14 @@ def without_a_loader(
     """The loop makes or takes its batches itself; by its sampled lines."""
     if throughput.feeds or not loop.ranks:
         return
+    rank, seconds = None, loop.seconds(Place.FEEDS)
+    cost, who, than = seconds / loop.step, "all ranks spend", ""
     one = next((row for row in late.found if _by_its_batches(row, loop)), None)
-    if one is not None:
+    if one is not None and one.cost > cost:
         rank, seconds, cost = one.place.rank, loop.longer(one.place.rank, Place.FEEDS), one.cost
         who, than = f"rank {rank} spends", " longer than the usual rank"
     else:
-        rank, seconds = None, loop.seconds(Place.FEEDS)
-        cost, who, than = seconds / loop.step, "all ranks spend", ""
+        one = None
     lines = loop.lines(Place.FEEDS, rank=rank)
     if cost < NOTABLE or not lines:
         return

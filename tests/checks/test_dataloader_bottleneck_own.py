@@ -41,6 +41,17 @@ def test_on_one_rank(findings: Findings) -> None:
     assert finding.where.ranks == (1,)
 
 
+@pytest.mark.parametrize(("all_wait", "more", "ranks"), [(0.08, 0.05, ()), (0.02, 0.09, (1,))])
+def test_on_all_ranks_and_longer_on_one(
+    findings: Findings, all_wait: float, more: float, ranks: tuple[int, ...]
+) -> None:
+    met = {FORWARD: 30, HEAD: 30}
+    each, longest = with_more("rest", all_wait), with_more("rest", all_wait + more)
+    seen = lines(met, met, met, origins=TAKEN)
+    (finding,) = findings(CAUSE, steps(each, longest, each), NONE, seen)
+    assert finding.where.ranks == ranks
+
+
 def test_by_lines_of_a_loop_that_counts(findings: Findings) -> None:
     met = {FORWARD: 30, ("rest", 12, "batch = table[rows]"): 30}
     seen = lines(met, origins=(origin(11), origin(12)))
