@@ -34,7 +34,11 @@ DIFFERENT = 1e-6
 
 
 def at_the_end(
-    wrapping: Wrapping, run: TrainingRun, calls: CollectiveCalls | None, steps: Steps | None
+    wrapping: Wrapping,
+    run: TrainingRun,
+    calls: CollectiveCalls | None,
+    steps: Steps | None,
+    script: Script | None,
 ) -> Iterator[Finding]:
     # The parameters of ranks that ended at different steps always differ.
     if len({one.steps for one in run.ranks}) != 1 or any(one.fell for one in run.ranks):
@@ -69,7 +73,13 @@ def at_the_end(
         averages = bool(sent) and least >= model.trainable_bytes
         if not averages and exchanged_models.averaged_at_times(model, calls):
             continue
-        if wrapped and steps is not None and steps.synced is False:
+        past = script.past_wrapper if script is not None and not averages else ()
+        if past:
+            reason = (
+                f"{shown(past[0])} runs the model inside DDP, which averages gradients only after "
+                "its own forward"
+            )
+        elif wrapped and steps is not None and steps.synced is False:
             reason = "DDP reduced no gradients, so the script calls the model without its wrapper"
         elif wrapped:
             reason = "the script changes them outside DDP"
@@ -83,8 +93,8 @@ def at_the_end(
                 "a separate model"
             )
         yield Finding(
-            severity=Severity.ERROR if wrapped or averages else Severity.WARNING,
-            confidence=Confidence.CERTAIN if wrapped else Confidence.LIKELY,
+            severity=Severity.ERROR if wrapped or past or averages else Severity.WARNING,
+            confidence=Confidence.CERTAIN if wrapped or past else Confidence.LIKELY,
             because=(
                 f"the parameters of {model.name} {who}, by up to {most:.1g} of their size, "
                 f"although replicas must be equal to the last bit: {reason}"
@@ -98,7 +108,7 @@ def at_the_end(
                 for one in models[:4]
             ),
             where=Where(ranks=tuple(apart) if alone else ()),
-            fixes=(_CALL if wrapped else _WRAP, _BROADCAST),
+            fixes=(_CALL if wrapped or past else _WRAP, _BROADCAST),
         )
 
 

@@ -6,6 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.script import Script, SourceLine
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
@@ -75,6 +76,18 @@ def test_a_model_that_is_called_past_its_wrapper(findings: Findings) -> None:
     (finding,) = findings(CAUSE, wrapping(SUMS, parted(5.0)), stopped(2), steps(0))
     assert "calls the model without its wrapper" in finding.because
     assert "not model.module(x)" in finding.fixes[0].paste
+
+
+def test_the_line_that_calls_it_so(findings: Findings) -> None:
+    inner = wrapping(SUMS, parted(5.0), kind="none")
+    line = SourceLine(file="train.py", line=79, text="z = model.module(x)")
+    (finding,) = findings(
+        CAUSE, inner, stopped(2), Script(files=("train.py",), past_wrapper=(line,))
+    )
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert "train.py:79 (`z = model.module(x)`) runs the model inside DDP" in finding.because
+    (finding,) = findings(CAUSE, inner, stopped(2), Script(files=("train.py",)))
+    assert finding.severity is Severity.WARNING
 
 
 def test_one_that_is_not_a_number(findings: Findings) -> None:

@@ -90,6 +90,12 @@ def fabric(*, options: str = "shuffle=True, ", more: str = "", step: str = STEP)
     return FABRIC.format(options=options, more=more, step=step, end="fabric.barrier()")
 
 
+UNWRAP = """
+def unwrap(model):
+    return model.module if hasattr(model, "module") else model
+"""
+
+
 OF_ONE = sources.SET_UP.replace("(local_rank))", "(local_rank), device_ids={})")
 TWINS = {
     "DDP with one GPU for all ranks": (
@@ -106,6 +112,14 @@ TWINS = {
         past("model(batch)"),
         past("model(batch) + model.module.width()"),
         past("model(batch)", "with torch.no_grad():\n    model.module(data)"),
+    ),
+    "a forward pass of what a function unwraps": (
+        "replicas-diverged",
+        UNWRAP + past("unwrap(model)(batch)"),
+        UNWRAP + past("model(batch)"),
+        UNWRAP + past("model(batch) + unwrap(model)(batch)"),
+        UNWRAP + past("model(batch)", "with torch.no_grad():\n    unwrap(model)(data)"),
+        UNWRAP.replace("model.module if", "model.net if") + past("unwrap(model)(batch)"),
     ),
     "a method of the model inside DDP": (
         "replicas-diverged",
