@@ -109,16 +109,20 @@ def among_workers(seen: DataSeen, loading: Loading) -> Iterator[Finding]:
         )
 
 
-def in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+def in_the_source(
+    script: Script, seen: DataSeen | None, launch: Launch | None
+) -> Iterator[Finding]:
     if seen is not None:
         return  # what was measured during the training is better evidence
+    alone = is_plain(script) or _by_lightning(script, launch)
     for loader in script.of(LOADER):
         made = loader.origin("dataset", 0)
         streams = [one for one in script.datasets if one.iterable and made == (one.name,)]
         several = (worker_count(loader) or 0) > 1 and "worker_init_fn" not in loader.keywords
         for stream in streams[:1]:
-            ranks = is_plain(script) and not script.splits and not stream.shards_ranks
-            if stream.shards_workers and not stream.shards_ranks and _knows_no_rank(loader, script):
+            ranks = alone and not script.splits and not stream.shards_ranks
+            by_worker = stream.shards_workers and not stream.shards_ranks
+            if alone and by_worker and _knows_no_rank(loader, script):
                 yield _without_rank(stream, loader)
                 return
             if several and _takes_files_of_its_rank(stream, script):
@@ -154,9 +158,18 @@ def _knows_no_rank(loader: SourceCall, script: Script) -> bool:
     # A seed by the rank changes the order of the stream, and not its parts.
     given = re.sub(r"\bseed=[^,)]*", "", given)
     cuts = any("[" in one.text or "split" in one.text for one in script.splits)
-    return (
-        is_plain(script) and not cuts and not re.search(r"rank|world|replica|procid", given, re.I)
-    )
+    return not cuts and not re.search(r"rank|world|replica|procid", given, re.I)
+
+
+def _by_lightning(script: Script, launch: Launch | None) -> bool:
+    """Whether Lightning trains on several ranks; it gives a stream no sampler.
+
+    Source: lightning/pytorch/trainer/connectors/data_connector.py,
+    _requires_distributed_sampler.
+    """
+    plan = LaunchPlan(launch=launch) if launch is not None else None
+    several = plan is not None and ((plan.ranks or 0) > 1 or bool(plan.strategy))
+    return several and is_plain(script, "Lightning") and not script.of(".setup_dataloaders")
 
 
 def _without_rank(stream: SourceDataset, loader: SourceCall) -> Finding:

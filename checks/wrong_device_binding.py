@@ -23,7 +23,7 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.local_ranks import by_global_rank, device_of
-from ddoctor.analysis.script_source import is_plain, shown, with_keywords
+from ddoctor.analysis.script_source import is_plain, shown, trains, with_keywords
 from ddoctor.analysis.slurm_gpus import hidden
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
@@ -37,6 +37,7 @@ GLOBAL_RANK = {
     "torch.distributed.get_rank",
     *(f"os.environ[{name}]" for name in ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK")),
 }
+REFUSES = frozenset({"Trainer", "TRL", "accelerate"})
 EXPLAINS = ("dead-rank", "uneven-gpu-memory", "first-failure-masked", "script-error")
 
 
@@ -170,6 +171,46 @@ def on_one_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         ),
         fixes=(_BY_LOCAL_RANK,),
     )
+
+
+SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
+"""Values of ``device_map`` by which one process divides a model among all GPUs that it sees."""
+NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|critic|eval", re.IGNORECASE)
+
+
+def over_all_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Each rank divides its model among all GPUs of the host.
+
+    Source: accelerate/accelerator.py, prepare_model: "You can't train a model that has been loaded
+    with `device_map='auto'` in any distributed mode".
+    """
+    ranks = plan.each or 0
+    for one in script.calls if ranks > 1 and trains(script) else ():
+        given = (one.keywords.get("device_map") or "").strip("'\"")
+        named = NOT_TRAINED.search(f"{one.assigned} {one.at.function}")
+        if given not in SPREADS or not one.on_all_ranks or one.test or named:
+            continue
+        refused = any(each.framework in REFUSES for each in script.imports)
+        yield Finding(
+            title="Each rank divides its model among all GPUs, which the other ranks use as well",
+            severity=Severity.ERROR if refused else Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"all {ranks} ranks of a host run {shown(one.at)}: each puts layers of its own "
+            "copy on every GPU that it sees"
+            + (", and accelerate refuses to train such a model on several ranks" * refused),
+            fixes=(
+                Fix.python(
+                    summary="put the whole model on the rank's own GPU",
+                    paste=with_keywords(one, device_map='{"": int(os.environ["LOCAL_RANK"])}'),
+                    caution="what does not fit one GPU needs FSDP or DeepSpeed",
+                ),
+                Fix(
+                    summary="or let one process use all GPUs, one after another",
+                    paste=f"python {plan.launch.script}",
+                ),
+            ),
+        )
+        return
 
 
 FIXED_IDS = re.compile(r"""\[\s*(?:\d|["']cuda:\d["']|torch\.device\(["']cuda:\d["']\))\s*\]""")

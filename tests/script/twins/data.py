@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.script.sources import ACCELERATE, LOADER, SET_UP, STEP, ddp
+from tests.script.sources import ACCELERATE, HEAD, LOADER, SET_UP, STEP, ddp
 
 RANK = "rank, world = dist.get_rank(), dist.get_world_size()\n"
 STREAM = """
@@ -14,6 +14,16 @@ class Stream(IterableDataset):
         yield from self.files[{first} :: {parts}]
 """
 OF_STREAM = "loader = DataLoader(Stream(), num_workers=4, persistent_workers=True)"
+BY_LIGHTNING = """
+import lightning as L
+
+class Data(L.LightningDataModule):
+    def train_dataloader(self):
+        return DataLoader(Stream(), num_workers=4, persistent_workers=True)
+
+L.Trainer(devices={devices}, strategy="ddp").fit(model, datamodule=Data())
+"""
+BY_WORKER = STREAM.format(first="info.id", parts="info.num_workers")
 HUB = "from datasets import load_dataset\nfrom datasets.distributed import split_dataset_by_node\n"
 STREAMED = 'data = load_dataset("parquet", data_files=files, streaming=True)\n'
 OF_HUB = "loader = DataLoader(data, num_workers=4, persistent_workers=True)"
@@ -135,6 +145,14 @@ TWINS = {
             loader=OF_STREAM,
             each_epoch="",
         ),
+    ),
+    "a stream that Lightning does not share out": (
+        "iterable-dataset-not-sharded",
+        HEAD + BY_WORKER + BY_LIGHTNING.format(devices=4),
+        HEAD
+        + STREAM.format(first="rank() * info.num_workers + info.id", parts="parts()")
+        + BY_LIGHTNING.format(devices=4),
+        HEAD + BY_WORKER.replace("self.files[", "files_of(rank())[") + BY_LIGHTNING,
     ),
     "a stream of the hub": (
         "iterable-dataset-not-sharded",

@@ -90,6 +90,18 @@ def fabric(*, options: str = "shuffle=True, ", more: str = "", step: str = STEP)
     return FABRIC.format(options=options, more=more, step=step, end="fabric.barrier()")
 
 
+OF_TRAINER = """
+from transformers import AutoModelForCausalLM, Trainer, TrainingArguments
+
+{test}{name} = AutoModelForCausalLM.from_pretrained("small", {how})
+Trainer(model=prepare(model), args=TrainingArguments("out"), train_dataset=rows()).train()
+"""
+
+
+def loaded(name: str, how: str, test: str = "") -> str:
+    return OF_TRAINER.format(name=name, how=how, test=test)
+
+
 UNWRAP = """
 def unwrap(model):
     return model.module if hasattr(model, "module") else model
@@ -105,6 +117,14 @@ TWINS = {
         ddp(set_up=OF_ONE.format("None")),
         ddp(set_up=OF_ONE.format("[gpu]")),
         ddp(set_up='os.environ["CUDA_VISIBLE_DEVICES"] = gpu\n' + OF_ONE.format("[0]")),
+    ),
+    "a model that each rank divides among all GPUs": (
+        "wrong-device-binding",
+        loaded("model", 'device_map="auto"'),
+        loaded("model", 'device_map={"": local_rank()}'),
+        loaded("model", "device_map=args.places"),
+        loaded("teacher", 'device_map="auto"'),
+        loaded("model", 'device_map="auto"', "if args.alone:\n    "),
     ),
     "a forward pass that leaves DDP out": (
         "replicas-diverged",
