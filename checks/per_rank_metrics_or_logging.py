@@ -133,6 +133,21 @@ def reported(script: Script) -> Iterator[Finding]:
         )
 
 
+def by_a_local_count(script: Script) -> Iterator[Finding]:
+    """The sum of all ranks is divided by the count of one of them."""
+    for one in script.local_counts[:1]:
+        yield Finding(
+            title="A metric is too large by the number of ranks",
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one.reduced)} adds up the sums of all ranks, and {shown(one.at)} divides "
+                "them by the count of one rank"
+            ),
+            fixes=(_REDUCED,),
+        )
+
+
 def of_a_part(script: Script) -> Iterator[Finding]:
     """Each rank evaluates its own part of the data, and nothing adds the parts up."""
     if script.partial_metrics:

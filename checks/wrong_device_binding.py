@@ -195,8 +195,8 @@ def over_all_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
             title="Each rank divides its model among all GPUs, which the other ranks use as well",
             severity=Severity.ERROR if refused else Severity.WARNING,
             confidence=Confidence.LIKELY,
-            because=f"all {ranks} ranks of a host run {shown(one.at)}: each puts layers of its own "
-            "copy on every GPU that it sees"
+            because=f"all {ranks} ranks of a host run {shown(one.at)}: each divides its copy "
+            "among all GPUs that it sees"
             + (", and accelerate refuses to train such a model on several ranks" * refused),
             fixes=(
                 Fix.python(

@@ -237,6 +237,14 @@ class SourcePartial(Part, frozen=True, kw_only=True):
     report: SourceLine
 
 
+class SourceLocalCount(Part, frozen=True, kw_only=True):
+    """A sum of all ranks that is divided by the count of one of them."""
+
+    at: SourceLine
+    reduced: SourceLine
+    """What adds the sum up."""
+
+
 class SourceRemade(Part, frozen=True, kw_only=True):
     """A DataLoader that a function makes, which is called again in each epoch."""
 
@@ -427,6 +435,7 @@ class Script(Section, frozen=True, kw_only=True):
     stale_optimizers: tuple[SourceStale, ...] = ()
     """Where every optimizer of the script comes before every wrapping by FSDP."""
     partial_metrics: tuple[SourcePartial, ...] = ()
+    local_counts: tuple[SourceLocalCount, ...] = ()
     """Where nothing on the way from the loop to the report asks another rank."""
     evaluates_loaders: bool = False
     """Whether a loop without gradients may run over a DataLoader."""

@@ -18,6 +18,7 @@ from ddoctor.evidence.script import (
     SourceKeys,
     SourceLayer,
     SourceLine,
+    SourceLocalCount,
     SourceLoop,
     SourceMixture,
     SourceNoise,
@@ -48,6 +49,7 @@ from ddoctor.script.datasets import datasets
 from ddoctor.script.exhausting import exhausts
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
+from ddoctor.script.local_counts import local_counts
 from ddoctor.script.losses import kept
 from ddoctor.script.mixed_layers import mixed_layers
 from ddoctor.script.mixed_types import mixed_types
@@ -174,6 +176,12 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
                 report=at(one.report.node, one.report.scope),
             )
             for one in partial_metrics(program)
+        ),
+        local_counts=_first(
+            SourceLocalCount(
+                at=at(one.division, one.scope), reduced=at(one.reduced.node, one.scope)
+            )
+            for one in local_counts(program)
         ),
         evaluates_loaders=on_loaders(program),
         remade_loaders=_first(

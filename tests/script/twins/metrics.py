@@ -92,7 +92,44 @@ def of_the_rest(head: str, loader: str) -> str:
     return ddp(head=ALONE + head, loader=loader, epoch="score = accuracy(model, rest)\n" + TELLS)
 
 
+COUNTED = """
+@torch.no_grad()
+def accuracy(model, loader, device):
+    right, seen = torch.zeros((), device=device), 0
+    for images, labels in loader:
+        right += (model(images).argmax(1) == labels).sum()
+        seen += len(labels)
+    {adds}
+    return {result}
+"""
+
+
+def counted(adds: str, result: str = "right.item() / seen") -> str:
+    head = COUNTED.format(adds=adds, result=result)
+    return ddp(head=head, epoch="score = accuracy(model, loader, 0)\n")
+
+
+BOTH_COUNTS = "both = torch.tensor([right, seen])\n    dist.all_reduce(both)\n    "
+OF_COUNT = "count = torch.tensor(seen, device=device)\n    dist.all_reduce(count)\n    "
+
+
 TWINS = {
+    "a sum of all ranks by the count of one": (
+        "per-rank-metrics-or-logging",
+        counted("dist.all_reduce(right)"),
+        counted("dist.all_reduce(right, op=dist.ReduceOp.AVG)"),
+        counted("dist.all_reduce(right)", "right.item() / (seen * dist.get_world_size())"),
+        counted("dist.all_reduce(right)", "right.item() / len(loader.dataset)"),
+        counted(BOTH_COUNTS + "right, seen = both.tolist()"),
+        counted(f"{OF_COUNT}dist.all_reduce(right)", "right.item() / count.item()"),
+        counted(f"{OF_COUNT}dist.all_reduce(right)\n    seen = count.item()"),
+        counted("seen = everywhere(seen)\n    dist.all_reduce(right)"),
+    ),
+    "a sum of all ranks by the larger of the count and one": (
+        "per-rank-metrics-or-logging",
+        counted("dist.all_reduce(right)", "right.item() / max(1, seen)"),
+        counted("share = right / seen\n    dist.all_reduce(right)", "share"),
+    ),
     "an accuracy of batches that a function of the script makes": (
         "per-rank-metrics-or-logging",
         of_the_rest(MADE, BOTH),
