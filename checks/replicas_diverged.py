@@ -148,6 +148,27 @@ def past_the_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Find
     )
 
 
+def frozen_when_wrapped(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """DDP does not know parameters that needed no gradient when it was made."""
+    for one in script.unfrozen[:1] if wrapping is None else ():
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one.at)} lets parameters train that were frozen when "
+                f"{shown(one.wrapper)} was made: DDP does not average their gradients, so each "
+                "rank learns them from its own samples alone"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="wrap the model again, on all ranks, after it has changed",
+                    paste="model = DistributedDataParallel(model.module, device_ids=[local_rank])",
+                    caution="or train all parameters from the start, some with a rate of 0",
+                ),
+            ),
+        )
+
+
 def _comparable(models: Sequence[Wrapper]) -> bool:
     """Whether these are replicas of one model that every step keeps equal."""
     kinds = {(one.kind, one.name, one.parameters, len(one.checksum)) for one in models}

@@ -237,6 +237,13 @@ class SourcePartial(Part, frozen=True, kw_only=True):
     report: SourceLine
 
 
+class SourceUnfrozen(Part, frozen=True, kw_only=True):
+    """What lets parameters train that were frozen when DDP was made."""
+
+    at: SourceLine
+    wrapper: SourceLine
+
+
 class SourceLocalCount(Part, frozen=True, kw_only=True):
     """A sum of all ranks that is divided by the count of one of them."""
 
@@ -462,6 +469,7 @@ class Script(Section, frozen=True, kw_only=True):
     own_averaging: SourceAveraging | None = None
     random_splits: tuple[SourceRandomSplit, ...] = ()
     past_wrapper: tuple[SourceLine, ...] = ()
+    unfrozen: tuple[SourceUnfrozen, ...] = ()
     """Forward passes of the training that run the model inside DDP, and not DDP."""
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""

@@ -23,6 +23,9 @@ Classes = frozenset[str]
 UNKNOWN: Classes = frozenset()
 
 
+INNER, WRAPPERS = "module", ("DistributedDataParallel", "FullyShardedDataParallel")
+
+
 class Objects:
     """The functions and classes of all modules, and what each call runs."""
 
@@ -155,8 +158,22 @@ class Objects:
             yield from self._of_name(node, scope, steps)
         elif isinstance(node, ast.Attribute):
             yield from self._of_global(scope.names.of(node), steps)
+            if node.attr == INNER:
+                yield from self._inside(node.value, scope, steps)
             for owner in self._of(node.value, scope, steps):
                 yield from self._of_attribute(owner, node.attr, steps)
+
+    def _inside(self, node: ast.expr, scope: Scope, steps: int) -> Iterator[str]:
+        """Of the model that a wrapper such as DDP holds."""
+        shown: Iterable[tuple[ast.expr | None, Scope]] = ()
+        if isinstance(node, ast.Attribute):
+            shown = self.values(node, scope)
+        elif isinstance(node, ast.Name):
+            shown = ((value, scope) for value in scope.variables.get(node.id, ()))
+        for value, around in shown:
+            made = value if isinstance(value, ast.Call) and value.args else None
+            if made is not None and scope.named(made.func).endswith(WRAPPERS):
+                yield from self._of(made.args[0], around, steps)
 
     def _of_call(self, node: ast.Call, scope: Scope, steps: int) -> Iterator[str]:
         function, name = node.func, self._full(scope.named(node.func))

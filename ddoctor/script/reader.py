@@ -37,6 +37,7 @@ from ddoctor.evidence.script import (
     SourceTest,
     SourceTokenMean,
     SourceTypes,
+    SourceUnfrozen,
 )
 from ddoctor.script.assigned import assigned
 from ddoctor.script.batches import own_rates, scales_by_ranks
@@ -80,6 +81,7 @@ from ddoctor.script.stale_optimizers import stale_optimizers
 from ddoctor.script.stopping import own_stops
 from ddoctor.script.switches import Test
 from ddoctor.script.token_means import token_means
+from ddoctor.script.unfrozen import unfrozen
 from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.whole_reads import whole_reads
 
@@ -261,6 +263,13 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
                 seed=_seed(one, at),
             )
             for one in random_splits(program)
+        ),
+        unfrozen=_first(
+            SourceUnfrozen(
+                at=at(one.call.node, one.call.scope),
+                wrapper=at(one.wrapper.node, one.wrapper.scope),
+            )
+            for one in unfrozen(program)
         ),
         past_wrapper=_first(at(one.node, one.scope) for one in past_wrapper(program)),
         unused_layers=_first(at(one.node, one.scope) for one in layers if not one.unless),

@@ -102,6 +102,32 @@ def loaded(name: str, how: str, test: str = "") -> str:
     return OF_TRAINER.format(name=name, how=how, test=test)
 
 
+STAGED = """
+class Staged(torch.nn.Module):
+    def freeze(self):
+        for one in self.trunk.parameters():
+            one.requires_grad = False
+
+    def thaw(self):
+        for one in self.{part}.parameters():
+            one.requires_grad = True
+
+    def forward(self, batch):
+        return self.head(self.trunk(batch))
+"""
+BY_STAGES = sources.SET_UP.replace("model = DDP(", "net = Staged()\n{}model = DDP(").replace(
+    "DDP(Net()", "DDP(net"
+)
+
+
+def staged(before: str, epoch: str, part: str = "trunk") -> str:
+    head = STAGED.format(part=part)
+    return ddp(head=head, set_up=BY_STAGES.format(before), epoch=epoch)
+
+
+THAW = "if epoch == 3:\n    model.module.{}"
+
+
 UNWRAP = """
 def unwrap(model):
     return model.module if hasattr(model, "module") else model
@@ -117,6 +143,21 @@ TWINS = {
         ddp(set_up=OF_ONE.format("None")),
         ddp(set_up=OF_ONE.format("[gpu]")),
         ddp(set_up='os.environ["CUDA_VISIBLE_DEVICES"] = gpu\n' + OF_ONE.format("[0]")),
+    ),
+    "a part that trains since DDP was made": (
+        "replicas-diverged",
+        staged("net.freeze()\n", THAW.format("thaw()")),
+        staged("net.freeze()\n", "pass"),
+        staged("net.freeze()\n", THAW.format("thaw()"), part="head"),
+        staged("net.freeze()\nnet.thaw()\n", "pass"),
+        staged("", THAW.format("freeze()")),
+        staged("", "model.module.freeze()\nmodel.module.thaw()"),
+        staged("net.freeze()\n", THAW.format("thaw()") + "\n    model = DDP(model.module)"),
+    ),
+    "a part that a line sets to train since DDP was made": (
+        "replicas-diverged",
+        staged("net.trunk.requires_grad_(False)\n", THAW.format("trunk.requires_grad_(True)")),
+        staged("net.trunk.requires_grad_(False)\n", THAW.format("head.requires_grad_()")),
     ),
     "a model that each rank divides among all GPUs": (
         "wrong-device-binding",
