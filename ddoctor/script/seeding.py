@@ -97,7 +97,17 @@ def with_seeds(scope: Scope, program: Program) -> Iterator[tuple[Call, Call | No
         if kind is None:
             yield call, by_rank
         else:
-            by_rank = call if kind == "by-rank" and not call.around else None
+            by_rank = _place(call, program) if kind == "by-rank" and not call.around else None
+
+
+def _place(call: Call, program: Program, steps: int = DEEPEST) -> Call:
+    """The call within this one whose seed has the rank, rather than an argument with it."""
+    called = program.called(call) if steps else None
+    for inner in reversed(called.calls) if called is not None else ():
+        passed_on = isinstance(next(iter(inner.node.args), None), ast.Name)
+        if not passed_on and seed_varies(inner, program, steps) == "by-rank":
+            return _place(inner, program, steps - 1)
+    return call
 
 
 def is_seeded(program: Program) -> bool:

@@ -281,3 +281,32 @@ JOINED = UNEVEN.replace("        total = 0", "        accelerator.join_uneven_in
 @pytest.mark.parametrize(("source", "wrong"), [(UNEVEN, True), (JOINED, False)])
 def test_uneven_batches_that_nothing_joins(review: Review, source: str, wrong: bool) -> None:
     assert ("uneven-inputs-per-rank" in review(source)) is wrong
+
+
+SPLIT = """
+from torch.utils.data import random_split
+
+def seed_all(seed):
+    torch.manual_seed(seed)
+
+class Run:
+    def __init__(self, rank):
+        seed_all({seed})
+
+    def divided(self):
+        return random_split(Images(), [900, 100])
+"""
+
+
+@pytest.mark.parametrize(
+    ("seed", "given", "line"),
+    [
+        ("7 + rank", "dist.get_rank()", "seed_all(7 + rank)"),
+        ("rank", "3 * dist.get_rank()", "data, held_out = Run(3 * dist.get_rank()).divided()"),
+    ],
+)
+def test_the_line_that_seeds_each_rank(review: Review, seed: str, given: str, line: str) -> None:
+    loader = f"data, held_out = Run({given}).divided()\n{LOADER}"
+    found = review(ddp(head=SPLIT.replace("{seed}", seed), loader=loader))
+    because = found["duplicate-data-across-ranks"].because
+    assert f"(`{line}`) seeds each rank differently" in because
