@@ -10,15 +10,20 @@ or a connection error from the other ranks.
 To fix it, set ``--nproc-per-node`` to the number of visible GPUs.
 """
 
+# Above 150 lines: joined ranks, the launch, its script, and two kinds of log lines.
+
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.analysis.launch_plan import ALL, LaunchPlan
 from ddoctor.analysis.local_ranks import by_global_rank
+from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.joining import Joining
 from ddoctor.evidence.log import Log
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -30,6 +35,9 @@ EXPLAINS = (
     "first-failure-masked",
     "script-error",
 )
+
+VISIBLE = "os.environ[CUDA_VISIBLE_DEVICES]"
+LIST = re.compile(r"""['"](\d+(?:,\s*\d+)*)['"]""")
 
 
 def by_host(joining: Joining) -> Iterator[Finding]:
@@ -99,6 +107,36 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """A line of the script shows each rank fewer GPUs than the host has ranks."""
+    ranks = plan.each or 0
+    for one in script.settings:
+        listed = LIST.fullmatch(one.value)
+        if one.name != VISIBLE or listed is None or one.within or one.after or script.unseen:
+            continue
+        count = len(listed[1].split(","))
+        if ranks > count:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} shows every rank the same {count} GPU"
+                f"{'s' * (count != 1)}, and {ranks} ranks start on each host",
+                evidence=(
+                    Observation(
+                        name="ranks per host", value=ranks, expected=count, source=one.at.place
+                    ),
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="leave the choice of GPUs to the launch line",
+                        paste=f"# without {one.at.place}: {one.at.text}",
+                        caution=f"or start {count} on each host",
+                    ),
+                ),
+            )
+            return
 
 
 def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:

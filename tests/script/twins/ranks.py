@@ -61,7 +61,8 @@ GATHERED = (
     "        state = model.state_dict()"
 )
 SETS_UP = "\ndef init():\n    torch.cuda.set_device(int(os.environ['LOCAL_RANK']))\n"
-CHOOSES = "os.environ['CUDA_VISIBLE_DEVICES'] = '2,3'"
+EIGHT = "0,1,2,3,4,5,6,7"
+CHOOSES = f"os.environ['CUDA_VISIBLE_DEVICES'] = '{EIGHT}'"
 VALIDATES = """
 class Checked(Module):
     def validation_step(self, batch, index):
@@ -204,7 +205,15 @@ TWINS = {
     "GPUs chosen under a test that uses CUDA": (
         "cuda-visible-devices-set-too-late",
         f"{HEAD}if torch.cuda.is_available():\n    {CHOOSES}\n",
-        f"{HEAD}if not torch.cuda.is_available():\n    {CHOOSES.replace('2,3', '')}\n",
+        f"{HEAD}if not torch.cuda.is_available():\n    {CHOOSES.replace(EIGHT, '')}\n",
+    ),
+    "fewer GPUs than ranks": (
+        "nproc-exceeds-visible-gpus",
+        ddp(head=CHOOSES.replace(EIGHT, "0, 1")),
+        ddp(head=CHOOSES),
+        ddp(head=f"if args.few:\n    {CHOOSES.replace(EIGHT, '0')}"),
+        ddp(head="os.environ['CUDA_VISIBLE_DEVICES'] = args.gpus"),
+        ddp(head="os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']"),
     ),
     "an import that uses CUDA": (
         "cuda-visible-devices-set-too-late",
