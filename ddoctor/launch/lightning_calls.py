@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec.structs import replace as with_fields
 
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.source_text import nodes
 from ddoctor.launch import modules
-from ddoctor.launch.option_source import named
+from ddoctor.launch.option_source import named, parsed_number
 
 PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
 ENVIRONMENTS = (
@@ -24,10 +26,11 @@ MEANS = {
 }
 
 
-def started(tree: ast.Module, name: str) -> Iterator[Setting]:
+def started(tree: ast.Module, name: str, known: Sequence[Setting]) -> Iterator[Setting]:
     """Ranks, hosts and precision, each as ``lightning.hosts``; nothing: it starts no ranks.
 
-    Of ``Fabric``, only with ``launch``; where the number is no constant, it is not known.
+    Of ``Fabric``, only with ``launch``. ``known``: the options; a number that is neither a constant
+    nor one of them is not known.
     """
     if not any(imports(node) for node in nodes(tree)):
         return
@@ -43,6 +46,8 @@ def started(tree: ast.Module, name: str) -> Iterator[Setting]:
         if key in given:
             value, line = given[key], given[key].lineno
             told = Setting(name=f"lightning.{setting}", value=_told(value), file=name, line=line)
+            if (option := parsed_number(tree, value, known)) is not None:
+                told = with_fields(option, name=told.name)
             if told.value or key in ("devices", "num_nodes"):
                 yield told
     if refuses():

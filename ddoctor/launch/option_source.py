@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.source_text import MOST_TREES, nodes
 
 FLAGS = (
@@ -182,3 +183,29 @@ def named(node: ast.expr | None) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
+
+
+def parsed_number(tree: ast.Module, node: ast.expr, known: Sequence[Setting]) -> Setting | None:
+    """The number that an option gives an expression such as ``args.workers``; None: not known.
+
+    It is an attribute of what ``parse_args`` returns, and no line sets it. ``known``: the options.
+    """
+    if not isinstance(node, ast.Attribute):
+        return None
+    made = [
+        one.value
+        for one in nodes(tree)
+        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == ast.unparse(node.value)
+    ]
+    parsed = [isinstance(one, ast.Call) and named(one.func) == "parse_args" for one in made]
+    stored = [
+        one
+        for one in nodes(tree)
+        if isinstance(one, ast.Attribute)
+        and isinstance(one.ctx, ast.Store)
+        and one.attr == node.attr
+    ]
+    if not parsed or not all(parsed) or stored:
+        return None
+    given = next((one for one in known if one.name == f"arg.{node.attr}"), None)
+    return given if given is not None and given.number else None

@@ -9,7 +9,7 @@ from msgspec.structs import replace as with_fields
 
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.source_text import nodes
-from ddoctor.launch.option_source import named
+from ddoctor.launch.option_source import named, parsed_number
 
 
 def started(tree: ast.Module, name: str, known: Sequence[Setting]) -> Iterator[Setting]:
@@ -43,34 +43,10 @@ def started(tree: ast.Module, name: str, known: Sequence[Setting]) -> Iterator[S
 
 def _workers(tree: ast.Module, node: ast.expr, name: str, known: Sequence[Setting]) -> Setting:
     """The number that is written, or that an argument gives, such as ``args.workers``."""
-    text = ast.unparse(node)
-    if _is_parsed(tree, node):
-        key = f"arg.{text.rpartition('.')[2]}"
-        given = next((one for one in known if one.name == key), None)
-        if given is not None and given.number:
-            return with_fields(given, name="ray.ranks")
-    value = text if isinstance(node, ast.Constant) else ""
+    if (given := parsed_number(tree, node, known)) is not None:
+        return with_fields(given, name="ray.ranks")
+    value = ast.unparse(node) if isinstance(node, ast.Constant) else ""
     return Setting(name="ray.ranks", value=value, file=name, line=node.lineno)
-
-
-def _is_parsed(tree: ast.Module, node: ast.expr) -> bool:
-    """Whether it is an attribute of what ``parse_args`` returns, and nothing sets it."""
-    if not isinstance(node, ast.Attribute):
-        return False
-    made = [
-        one.value
-        for one in nodes(tree)
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == ast.unparse(node.value)
-    ]
-    parsed = [isinstance(one, ast.Call) and named(one.func) == "parse_args" for one in made]
-    stored = [
-        one
-        for one in nodes(tree)
-        if isinstance(one, ast.Attribute)
-        and isinstance(one.ctx, ast.Store)
-        and one.attr == node.attr
-    ]
-    return bool(parsed) and all(parsed) and not stored
 
 
 def _joined(call: ast.Call, name: str) -> Iterator[Setting]:

@@ -122,7 +122,7 @@ def read(
             told.settings += _written(tree, name)
             told.settings += accelerator_calls.written(tree, name)
             told.settings += optimizer_calls.rates(tree, name)
-            told.settings += lightning_calls.started(tree, name)
+            told.settings += lightning_calls.started(tree, name, told.settings)
             by_cli = lightning_cli.read(tree, name, by_word, folder)
             told.settings += by_cli.settings
             for one in by_cli.files:

@@ -390,3 +390,32 @@ def test_what_decides_between_two_places(
 def test_a_variable_without_a_launcher_that_overrides_it(tmp_path: Path) -> None:
     line = f"ACCELERATE_MIXED_PRECISION=fp16 {TWO}"
     assert head(tmp_path, line, SPLIT.format(""))["parallelism"] == "fp16"
+
+
+OF_OPTION = """
+import argparse
+import lightning as L
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--gpus", type=int{default})
+args = parser.parse_args()
+{more}
+L.Trainer(devices=args.gpus, strategy="ddp").fit(model)
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "default", "more", "ranks"),
+    [
+        ("--gpus 8", "", "", "1 host × 8 ranks"),
+        ("", ", default=2", "", "1 host × 2 ranks"),
+        ("--gpus 8", ", default=2", "", "1 host × 8 ranks"),
+        ("--gpus 8", "", "args.gpus = count()", "a number of ranks that is not known here"),
+        ("", "", "", "a number of ranks that is not known here"),
+    ],
+)
+def test_devices_of_lightning_by_an_option(
+    tmp_path: Path, words: str, default: str, more: str, ranks: str
+) -> None:
+    source = OF_OPTION.format(default=default, more=more)
+    assert ranks in head(tmp_path, f"python train.py {words}", source)["starts"]
