@@ -175,7 +175,9 @@ def on_one_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")
 """Values of ``device_map`` by which one process divides a model among all GPUs that it sees."""
-NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|critic|eval", re.IGNORECASE)
+FOR_A_TASK = re.compile(r"For[A-Z]\w*\.from_pretrained")
+"""Models with a head, unlike those that only embed texts."""
+NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|critic|embed|eval", re.IGNORECASE)
 
 
 def over_all_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
@@ -188,7 +190,9 @@ def over_all_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     for one in script.calls if ranks > 1 and trains(script) else ():
         given = (one.keywords.get("device_map") or "").strip("'\"")
         named = NOT_TRAINED.search(f"{one.assigned} {one.at.function}")
-        if given not in SPREADS or not one.on_all_ranks or one.test or named:
+        if not FOR_A_TASK.search(one.name) or given not in SPREADS or named:
+            continue
+        if not one.on_all_ranks or one.test:
             continue
         refused = any(each.framework in REFUSES for each in script.imports)
         yield Finding(

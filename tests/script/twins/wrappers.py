@@ -165,6 +165,7 @@ TWINS = {
         loaded("model", 'device_map={"": local_rank()}'),
         loaded("model", "device_map=args.places"),
         loaded("teacher", 'device_map="auto"'),
+        loaded("model", 'device_map="auto"').replace("AutoModelForCausalLM", "AutoModel"),
         loaded("model", 'device_map="auto"', "if args.alone:\n    "),
     ),
     "a forward pass that leaves DDP out": (
