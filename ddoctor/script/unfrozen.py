@@ -43,13 +43,28 @@ def unfrozen(program: Program) -> Iterator[Unfrozen]:
     wrappers = program.by_name.get(DDP, ())
     if len(wrappers) != 1 or wrappers[0].loops:
         return
-    switches = [one for call in program.calls for one in _switches(call)]
+    switches = [one for call in program.calls for one in _switches(call) if _happens(call, program)]
     frozen = {
         one.part for one in switches if not one.on and precedes(one.call, wrappers[0], program)
     }
     for one in switches:
         if one.on and one.part in frozen and precedes(wrappers[0], one.call, program):
             yield Unfrozen(_in_sight(one.call, wrappers[0], program), wrappers[0])
+
+
+def _happens(call: Call, program: Program) -> bool:
+    """Whether every run comes to it, at the latest in some turn of a loop, whatever its options."""
+    around = program.around(call)
+    turns = {
+        one.id
+        for block in around
+        if isinstance(block.node, ast.For)
+        for one in ast.walk(block.node.target)
+        if isinstance(one, ast.Name)
+    }
+    tests = [one for one in around if one.kind not in ("loop", "no-grad")]
+    read = [{*map(variable, ast.walk(one.test))} if one.test else set() for one in tests]
+    return all(turns & names for names in read)
 
 
 def _switches(call: Call) -> Iterator[_Switch]:

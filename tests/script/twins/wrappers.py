@@ -151,6 +151,8 @@ TWINS = {
         staged("net.freeze()\n", THAW.format("thaw()"), part="head"),
         staged("net.freeze()\nnet.thaw()\n", "pass"),
         staged("", THAW.format("freeze()")),
+        staged("net.freeze()\n", THAW.format("thaw()").replace("epoch == 3", "args.thaws")),
+        staged("if args.freezes:\n    net.freeze()\n", THAW.format("thaw()")),
         staged("", "model.module.freeze()\nmodel.module.thaw()"),
         staged("net.freeze()\n", THAW.format("thaw()") + "\n    model = DDP(model.module)"),
     ),
