@@ -203,3 +203,17 @@ def test_a_store_that_ends_is_told_at_once() -> None:
         with pytest.raises(StoreLost, match="cannot reach") as caught:
             connect(HERE, port, host_it=False, limit=0.0)
     assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+
+
+@pytest.mark.parametrize("seconds", ["60", "0.05"])
+def test_a_small_address_space(seconds: str) -> None:
+    """An import that fails for lack of room, and one that does not end."""
+    room = 300 if seconds == "60" else 8_000
+    tries = (
+        "import resource, ddoctor.cluster.torch_store as store\n"
+        f"store.IMPORT_SECONDS = {seconds}\n"
+        f"resource.setrlimit(resource.RLIMIT_AS, ({room} << 20, {room} << 20))\n"
+        "try:\n    store.import_torch()\nexcept OSError as error:\n    print(error)"
+    )
+    ran = subprocess.run([sys.executable, "-c", tries], capture_output=True, text=True)
+    assert ran.stdout == f"no room for torch (ulimit -v {room << 10})\n", ran.stderr
