@@ -168,7 +168,8 @@ def _by_lightning(script: Script, launch: Launch | None) -> bool:
     _requires_distributed_sampler.
     """
     plan = LaunchPlan(launch=launch) if launch is not None else None
-    several = plan is not None and ((plan.ranks or 0) > 1 or bool(plan.strategy))
+    # A strategy is given for several ranks, where their number is not known.
+    several = plan is not None and (plan.ranks > 1 if plan.ranks else bool(plan.strategy))
     return several and is_plain(script, "Lightning") and not script.of(".setup_dataloaders")
 
 

@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from ddoctor.analysis import log_events
 from ddoctor.analysis.launch_plan import ALL, LaunchPlan
 from ddoctor.analysis.local_ranks import by_global_rank
+from ddoctor.analysis.script_plan import devices
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.joining import Joining
 from ddoctor.evidence.log import Log
@@ -109,9 +110,10 @@ def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:
     )
 
 
-def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
-    """A line of the script shows each rank fewer GPUs than the host has ranks."""
-    ranks = plan.each or 0
+def in_the_source(plan: LaunchPlan, script: Script, run: TrainingRun | None) -> Iterator[Finding]:
+    """A line of the script shows each rank fewer GPUs than the host has ranks that choose one."""
+    # What has run says itself what failed; on CPUs nothing does.
+    ranks = plan.each or 0 if run is None and devices(script) else 0
     for one in script.settings:
         listed = LIST.fullmatch(one.value)
         if one.name != VISIBLE or listed is None or one.within or one.after or script.unseen:
@@ -122,7 +124,7 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 severity=Severity.ERROR,
                 confidence=Confidence.LIKELY,
                 because=f"{shown(one.at)} shows every rank the same {count} GPU"
-                f"{'s' * (count != 1)}, and {ranks} ranks start on each host",
+                f"{'s' * (count != 1)}, and {ranks} ranks of a host choose one by their local rank",
                 evidence=(
                     Observation(
                         name="ranks per host", value=ranks, expected=count, source=one.at.place

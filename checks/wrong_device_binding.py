@@ -180,13 +180,14 @@ FOR_A_TASK = re.compile(r"For[A-Z]\w*\.from_pretrained")
 NOT_TRAINED = re.compile(r"ref|teacher|reward|judge|critic|embed|eval", re.IGNORECASE)
 
 
-def over_all_gpus(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+def over_all_gpus(plan: LaunchPlan, script: Script, run: TrainingRun | None) -> Iterator[Finding]:
     """Each rank divides its model among all GPUs of the host.
 
     Source: accelerate/accelerator.py, prepare_model: "You can't train a model that has been loaded
     with `device_map='auto'` in any distributed mode".
     """
-    ranks = plan.each or 0
+    # What has run says itself what failed; without GPUs nothing does.
+    ranks = plan.each or 0 if run is None else 0
     for one in script.calls if ranks > 1 and trains(script) else ():
         given = (one.keywords.get("device_map") or "").strip("'\"")
         named = NOT_TRAINED.search(f"{one.assigned} {one.at.function}")

@@ -203,29 +203,29 @@ def _holds(block: Block | Origin, line: Frame) -> bool:
 
 def _drops(line: Frame, called: Frame) -> bool:
     """Whether the line calls a function and does nothing with what it returns."""
-    try:
-        statements = syntax_tree(line.text).body
-    except (SyntaxError, ValueError):
-        return False
-    calls = [one.value for one in statements if isinstance(one, ast.Expr)]
-    return any(
-        isinstance(one, ast.Call)
-        and ast.unparse(one.func).rpartition(".")[2] == called.function.rpartition(".")[2]
-        for one in calls
-    )
+    calls = (one.value for one in _statements(line) if isinstance(one, ast.Expr))
+    return any(isinstance(one, ast.Call) and _calls(one, called) for one in calls)
 
 
 def _passes(line: Frame, called: Frame) -> bool:
     """Whether the line passes to a function what ``called`` returns."""
-    try:
-        nodes = list(ast.walk(syntax_tree(line.text)))
-    except (SyntaxError, ValueError):
-        return False
-    name = called.function.rpartition(".")[2]
+    nodes = [node for one in _statements(line) for node in ast.walk(one)]
     return any(
-        isinstance(inner, ast.Call) and ast.unparse(inner.func).rpartition(".")[2] == name
+        isinstance(inner, ast.Call) and _calls(inner, called)
         for outer in nodes
         if isinstance(outer, ast.Call)
         for argument in (*outer.args, *outer.keywords)
         for inner in ast.walk(argument)
     )
+
+
+def _calls(call: ast.Call, function: Frame) -> bool:
+    return ast.unparse(call.func).rpartition(".")[2] == function.function.rpartition(".")[2]
+
+
+def _statements(line: Frame) -> Sequence[ast.stmt]:
+    """Those of a line; empty: it is a part of one."""
+    try:
+        return syntax_tree(line.text).body
+    except (SyntaxError, ValueError):
+        return ()

@@ -442,8 +442,8 @@ class Script(Section, frozen=True, kw_only=True):
     stale_optimizers: tuple[SourceStale, ...] = ()
     """Where every optimizer of the script comes before every wrapping by FSDP."""
     partial_metrics: tuple[SourcePartial, ...] = ()
-    local_counts: tuple[SourceLocalCount, ...] = ()
     """Where nothing on the way from the loop to the report asks another rank."""
+    local_counts: tuple[SourceLocalCount, ...] = ()
     evaluates_loaders: bool = False
     """Whether a loop without gradients may run over a DataLoader."""
     remade_loaders: tuple[SourceRemade, ...] = ()
@@ -469,8 +469,8 @@ class Script(Section, frozen=True, kw_only=True):
     own_averaging: SourceAveraging | None = None
     random_splits: tuple[SourceRandomSplit, ...] = ()
     past_wrapper: tuple[SourceLine, ...] = ()
-    unfrozen: tuple[SourceUnfrozen, ...] = ()
     """Forward passes of the training that run the model inside DDP, and not DDP."""
+    unfrozen: tuple[SourceUnfrozen, ...] = ()
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""
     switched_layers: tuple[SourceSwitch, ...] = ()

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ddoctor.evidence.source_text import children
 from ddoctor.script.names import variable
 from ddoctor.script.partial_metrics import HARMLESS, REPORTS
 from ddoctor.script.program import Program
@@ -92,10 +93,10 @@ def _only(node: ast.expr) -> str:
 
 def _names(node: ast.AST) -> set[str]:
     """The variables of an expression, without those of options such as ``device=``."""
-    if isinstance(node, ast.keyword):
-        return set()
-    own = {node.id} if isinstance(node, ast.Name) else set()
-    return own.union(*map(_names, ast.iter_child_nodes(node)))
+    found = [node]
+    for one in found:
+        found += [] if isinstance(one, ast.keyword) else children(one)
+    return {one.id for one in found if isinstance(one, ast.Name)}
 
 
 def _last(node: ast.AST) -> str:

@@ -23,7 +23,8 @@ Classes = frozenset[str]
 UNKNOWN: Classes = frozenset()
 
 
-INNER, WRAPPERS = "module", ("DistributedDataParallel", "FullyShardedDataParallel")
+WRAPPERS, INNER = ("DistributedDataParallel", "FullyShardedDataParallel"), "module"
+"""Classes that hold a model, and its name in them."""
 
 
 class Objects:

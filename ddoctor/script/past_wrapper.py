@@ -10,12 +10,12 @@ import ast
 from collections.abc import Iterator
 
 from ddoctor.script.names import variable
+from ddoctor.script.objects import INNER
 from ddoctor.script.program import Program
 from ddoctor.script.scopes import Call, Scope
 
 DDP = "torch.nn.parallel.DistributedDataParallel"
 MODEL = "torch.nn.Module"
-INNER = "module"
 
 
 def past_wrapper(program: Program) -> Iterator[Call]:

@@ -44,9 +44,8 @@ def unfrozen(program: Program) -> Iterator[Unfrozen]:
     if len(wrappers) != 1 or wrappers[0].loops:
         return
     switches = [one for call in program.calls for one in _switches(call) if _happens(call, program)]
-    frozen = {
-        one.part for one in switches if not one.on and precedes(one.call, wrappers[0], program)
-    }
+    before = [one for one in switches if precedes(one.call, wrappers[0], program)]
+    frozen = {one.part for one in before} - {one.part for one in before if one.on}
     for one in switches:
         if one.on and one.part in frozen and precedes(wrappers[0], one.call, program):
             yield Unfrozen(_in_sight(one.call, wrappers[0], program), wrappers[0])
@@ -78,7 +77,8 @@ def _switches(call: Call) -> Iterator[_Switch]:
 
 
 def _switch(call: Call, of: ast.expr, value: ast.expr) -> Iterator[_Switch]:
-    part = variable(of).rpartition(".")[2]
+    # A model of another name is not known to be the wrapped one.
+    part = of.attr if isinstance(of, ast.Attribute) else ""
     if part and isinstance(value, ast.Constant) and isinstance(value.value, bool):
         yield _Switch(call, part, value.value)
 

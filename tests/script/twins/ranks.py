@@ -213,6 +213,7 @@ TWINS = {
         ddp(head=CHOOSES),
         ddp(head=f"if args.few:\n    {CHOOSES.replace(EIGHT, '0')}"),
         ddp(head="os.environ['CUDA_VISIBLE_DEVICES'] = args.gpus"),
+        f"{HEAD}{CHOOSES.replace(EIGHT, '0')}\ndist.init_process_group('gloo')\n",
         ddp(head="os.environ['CUDA_VISIBLE_DEVICES'] = os.environ['LOCAL_RANK']"),
     ),
     "an import that uses CUDA": (

@@ -150,6 +150,7 @@ TWINS = {
         staged("net.freeze()\n", "pass"),
         staged("net.freeze()\n", THAW.format("thaw()"), part="head"),
         staged("net.freeze()\nnet.thaw()\n", "pass"),
+        staged("net.freeze()\nnet.thaw()\n", THAW.format("thaw()")),
         staged("", THAW.format("freeze()")),
         staged("net.freeze()\n", THAW.format("thaw()").replace("epoch == 3", "args.thaws")),
         staged("if args.freezes:\n    net.freeze()\n", THAW.format("thaw()")),
