@@ -19,8 +19,11 @@ from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown, targets
-from ddoctor.evidence.launch import Setting
+from ddoctor.analysis.versions import version
+from ddoctor.evidence.known_software import within
+from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
+from ddoctor.evidence.software import Software
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
 # Of torch, transformers and diffusers: the argument with the steps of the schedule, and its place.
@@ -62,6 +65,32 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 f"the training makes {ranks} of them, one per rank; right only if that number "
                 "counts the batches of all ranks",
                 Confidence.POSSIBLE,
+            )
+            return
+
+
+def past_the_end(
+    plan: LaunchPlan, script: Script, launch: Launch, software: Software | None
+) -> Iterator[Finding]:
+    """Before 0.15, accelerate did not stop at the last step of OneCycleLR, which then raises.
+
+    The loop makes as many steps for each batch as there are ranks, also for the last one, which few
+    ranks may share (accelerate/scheduler.py of 0.14 and 0.15, ``AcceleratedScheduler.step``).
+    """
+    installed, ranks = version("accelerate", launch, software), plan.ranks
+    if installed is None or ranks is None or ranks < 2 or not within(installed.value, "<0.15"):
+        return
+    prepared = {name for one in script.of(".prepare") for name in one.arguments}
+    for made in script.of("torch.optim.lr_scheduler.OneCycleLR"):
+        stepped = [one for one in script.of(".step") if one.on in _names(made, script)]
+        if made.assigned in prepared and any(one.in_each_step for one in stepped):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.POSSIBLE,
+                because=f"accelerate {installed.value} ({installed.at}) makes {ranks} steps of "
+                f"{shown(made.at)} for each batch, also at its end: OneCycleLR raises an error "
+                f"there unless the batches divide by {ranks}",
+                fixes=(Fix(summary="use a fixed release", paste="pip install 'accelerate>=0.15'"),),
             )
             return
 

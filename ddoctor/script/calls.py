@@ -60,13 +60,16 @@ OF_EVALUATION = (".validation_step", ".test_step")
 """Methods of Lightning's modules."""
 PARSES = ("parse_args_into_dataclasses", "parse_json_file", "parse_yaml_file", "parse_dict")
 USES_AT_IMPORT = re.compile(
-    r"(bitsandbytes|unsloth"
+    r"(bitsandbytes|unsloth|deepspeed|torch\.utils\.cpp_extension"
+    r"|mmcv\.(Config|DictAction|cnn|ops|parallel|runner|utils)"
     r"|mmengine\.(runner|model|dist|optim|hooks|evaluator|dataset|device)"
     r"|mm(det|det3d|seg|pose|action|pretrain|ocr|rotate)\.(apis|models|datasets))\b"
 )
 """Modules whose import asks ``torch.cuda.is_available()``.
 
-Seen with bitsandbytes 0.50 and mmengine 0.10, which the others import, and in unsloth's source.
+Seen with bitsandbytes 0.50 and mmengine 0.10, which the others import, and in the sources of unsloth,
+deepspeed 0.19 (real_accelerator.py) and mmcv 1 (parrots_wrapper.py). torch's cpp_extension asks it
+where a CUDA toolkit is installed.
 """
 STARTS_CUDA = ("transformers.TrainingArguments", "accelerate.Accelerator")
 METHODS = frozenset(

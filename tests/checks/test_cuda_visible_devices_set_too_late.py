@@ -20,6 +20,12 @@ HEAD = "import os\nimport torch\n"
         f"{HEAD}model = net().cuda()\n{SET}",
         f"{HEAD}def main():\n    net.to('cuda')\n    {SET}main()\n",
         f"{HEAD}device = 'cuda' if torch.cuda.is_available() else 'cpu'\n{SET}",
+        # These ask for a GPU as they are imported.
+        f"{HEAD}import bitsandbytes as bnb\n{SET}",
+        f"{HEAD}import deepspeed\n{SET}",
+        f"{HEAD}from mmcv import Config\n{SET}",
+        f"{HEAD}from mmengine.runner import Runner\n{SET}",
+        f"{HEAD}from torch.utils.cpp_extension import load\n{SET}",
     ],
 )
 def test_cuda_is_used_before(findings: Findings, tmp_path: Path, source: str) -> None:
@@ -40,6 +46,9 @@ def test_cuda_is_used_before(findings: Findings, tmp_path: Path, source: str) ->
         f"{HEAD}if debug:\n    torch.cuda.init()\n{SET}",
         f"{HEAD}torch.cuda.init()\nos.environ['CUDA_LAUNCH_BLOCKING'] = '1'\n",
         f"{HEAD}print(torch.cuda.device_count())\n{SET}",  # NVML counts them.
+        f"{HEAD}{SET}import deepspeed\n",
+        f"{HEAD}from mmengine import Config\nimport mmcv\nimport transformers\n{SET}",
+        f"{HEAD}def quantized():\n    import bitsandbytes\n{SET}",
     ],
 )
 def test_quiet_where_nothing_uses_cuda_before(

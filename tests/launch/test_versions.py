@@ -61,6 +61,43 @@ def test_torch_before_it_seeded_numpy(tmp_path: Path, more: str, version: str, t
     assert ("identical-rng-across-workers" in found) is told
 
 
+ONE_CYCLE = """
+    import torch
+    from accelerate import Accelerator
+    accelerator = Accelerator()
+    model, loader = net(), data()
+    optimizer = torch.optim.AdamW(model.parameters())
+    scheduler = torch.optim.lr_scheduler.{name}(optimizer, 1e-2, total_steps=10 * len(loader))
+    {prepared} = accelerator.prepare({prepared})
+    for epoch in range(10):
+        for batch in loader:
+            accelerator.backward(model(batch))
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
+"""
+ALL, BUT_ONE = "model, loader, optimizer, scheduler", "model, loader, optimizer"
+
+
+@pytest.mark.parametrize(
+    ("name", "prepared", "version", "wrong"),
+    [
+        ("OneCycleLR", ALL, "0.14.0", True),
+        ("OneCycleLR", ALL, "0.15.0", False),
+        ("OneCycleLR", ALL, "1.10.0", False),
+        ("OneCycleLR", BUT_ONE, "0.14.0", False),
+        ("LinearLR", ALL, "0.14.0", False),
+    ],
+)
+def test_accelerate_before_it_stopped_at_the_end_of_a_cycle(
+    tmp_path: Path, name: str, prepared: str, version: str, wrong: bool
+) -> None:
+    source, pin = ONE_CYCLE.format(name=name, prepared=prepared), f"accelerate=={version}\n"
+    command = "accelerate launch --multi_gpu --num_processes 4 train.py"
+    found = causes(tmp_path, command, source, requirements_txt=pin)
+    assert ("accelerate-scheduler-steps-n-times" in found) is wrong
+
+
 @pytest.mark.parametrize(
     ("config", "version", "wrong"),
     [
