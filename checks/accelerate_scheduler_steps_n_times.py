@@ -12,6 +12,8 @@ To fix it, multiply the numbers of the schedule by ``accelerator.num_processes``
 ``Accelerator(step_scheduler_with_optimizer=False)``.
 """
 
+# Above 150 lines: schedules of one rank, fixed ones, and those that an old accelerate oversteps.
+
 from __future__ import annotations
 
 import re

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property, lru_cache
 from itertools import chain
+from typing import TypeVar, overload
 
 MOST_TREES = 64
 """A script and the modules that it imports; the launch and the script's own reader both ask."""
@@ -61,10 +63,43 @@ def levels(tree: ast.AST) -> Sequence[Sequence[ast.AST]]:
     return tuple(found)
 
 
+Kind = TypeVar("Kind", bound=ast.AST)
+Other = TypeVar("Other", bound=ast.AST)
+
+
+class Nodes(tuple[ast.AST, ...]):
+    """All nodes of a tree, the outer ones first."""
+
+    @cached_property
+    def _places(self) -> Mapping[type[ast.AST], Sequence[int]]:
+        found: dict[type[ast.AST], list[int]] = defaultdict(list)
+        for place, node in enumerate(self):
+            found[type(node)].append(place)
+        return found
+
+    @overload
+    def of(self, kind: type[Kind], /) -> Sequence[Kind]: ...
+    @overload
+    def of(self, kind: type[Kind], other: type[Other], /) -> Sequence[Kind | Other]: ...
+    @overload
+    def of(self, *kinds: type[ast.AST]) -> Sequence[ast.AST]: ...
+    def of(self, *kinds: type[ast.AST]) -> Sequence[ast.AST]:
+        """Those of these kinds, in the same order; many readers look for a few kinds each."""
+        found = [places for kind, places in self._places.items() if issubclass(kind, kinds)]
+        return [self[place] for place in sorted(chain.from_iterable(found))]
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """The packages that these nodes import, without relative imports."""
+        names = [one.name for node in self.of(ast.Import) for one in node.names]
+        names += [node.module or "" for node in self.of(ast.ImportFrom) if not node.level]
+        return frozenset(one.partition(".")[0] for one in names)
+
+
 @lru_cache(maxsize=MOST_TREES)
-def nodes(tree: ast.AST) -> Sequence[ast.AST]:
-    """All nodes of a tree, the outer ones first; many readers ask for them."""
-    return tuple(chain.from_iterable(levels(tree)))
+def nodes(tree: ast.AST) -> Nodes:
+    """All nodes of a tree."""
+    return Nodes(chain.from_iterable(levels(tree)))
 
 
 def forget() -> None:

@@ -137,7 +137,7 @@ def _keys() -> tuple[str, ...]:
         *ALSO,
         *(
             node.target.id
-            for node in nodes(tree)
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+            for node in nodes(tree).of(ast.AnnAssign)
+            if isinstance(node.target, ast.Name)
         ),
     )

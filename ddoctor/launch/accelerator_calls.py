@@ -18,8 +18,8 @@ ARGUMENTS = {
 
 def written(tree: ast.Module, name: str) -> Iterator[Setting]:
     """Each as ``accelerator.split_batches``, with the text of its expression: ``args.split``."""
-    for node in nodes(tree):
-        if isinstance(node, ast.Call) and (wanted := ARGUMENTS.get(named(node.func))):
+    for node in nodes(tree).of(ast.Call):
+        if wanted := ARGUMENTS.get(named(node.func)):
             for word in node.keywords:
                 if word.arg in wanted:
                     yield Setting(

@@ -21,7 +21,7 @@ from ddoctor.launch.nearest import nearest
 from ddoctor.launch.option_source import named, options_of, plain
 
 PARSERS = ("HfArgumentParser", "TrlParser")
-LIBRARIES = ("transformers", "trl")
+LIBRARIES = frozenset({"transformers", "trl"})
 OF_LINE = ("parse_args_into_dataclasses", "parse_args_and_config")
 OF_FILE = {"parse_json_file": (".json",), "parse_yaml_file": (".yaml", ".yml")}
 WITHOUT_ARGUMENTS = ("add_argument", "set_defaults", "print_help", "error")
@@ -90,8 +90,8 @@ def refused_by_trl(
         return
     tuples = [
         node.value
-        for node in nodes(module.tree)
-        if isinstance(node, ast.Assign) and "dataclass_types" in map(named, node.targets)
+        for node in nodes(module.tree).of(ast.Assign)
+        if "dataclass_types" in map(named, node.targets)
     ]
     known = _fields(_classes(tuples[0]), module) if len(tuples) == 1 else None
     if known is None:
@@ -137,10 +137,9 @@ def _whole_file(launch: Launch, parser: _Parser) -> str:
 
 def _parser(tree: ast.Module) -> _Parser | None:
     """The parser of a script; None: there is none, or something else may add to it."""
-    made = [
-        node for node in nodes(tree) if isinstance(node, ast.Call) and named(node.func) in PARSERS
-    ]
-    if len(made) != 1 or not any(_imports_parser(node) for node in nodes(tree)):
+    made = [node for node in nodes(tree).of(ast.Call) if named(node.func) in PARSERS]
+    # The library's own parser, and none of the user's with its name.
+    if len(made) != 1 or not LIBRARIES & nodes(tree).packages:
         return None
     given = [
         *made[0].args,
@@ -148,31 +147,22 @@ def _parser(tree: ast.Module) -> _Parser | None:
     ]
     names = {
         named(target)
-        for node in nodes(tree)
-        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is made[0]
+        for node in nodes(tree).of(ast.Assign, ast.AnnAssign)
+        if node.value is made[0]
         for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
     }
     loads = [node for node in nodes(tree) if isinstance(getattr(node, "ctx", None), ast.Load)]
     uses = [one for one in loads if isinstance(one, ast.Name) and one.id in names] or made
     calls = [
         node
-        for node in nodes(tree)
-        if isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and any(node.func.value is use for use in uses)
+        for node in nodes(tree).of(ast.Call)
+        if isinstance(node.func, ast.Attribute) and any(node.func.value is use for use in uses)
     ]
     methods = {*OF_LINE, *OF_FILE, *WITHOUT_ARGUMENTS}
     known = len(calls) == len(uses) and all(named(one.func) in methods for one in calls)
     if len(given) != 1 or not known or not all(map(_is_written, calls)):
         return None
     return _Parser(calls, _classes(given[0]), named(made[0].func) == "TrlParser")
-
-
-def _imports_parser(node: ast.AST) -> bool:
-    """Whether it is the library's own parser, and none of the user's with its name."""
-    names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-    return any(one.partition(".")[0] in LIBRARIES for one in names)
 
 
 def _is_written(call: ast.Call) -> bool:
@@ -215,19 +205,13 @@ def _refuses(call: ast.Call) -> bool:
 
 def _leaves_arguments(tree: ast.Module) -> bool:
     """Whether a script at most looks at its command line, by number."""
-    names = (node for node in nodes(tree) if isinstance(node, ast.Name | ast.Attribute))
-    uses = [node for node in names if named(node) == "argv"]
+    uses = [node for node in nodes(tree).of(ast.Name, ast.Attribute) if named(node) == "argv"]
     looks = [
         node.value
-        for node in nodes(tree)
-        if isinstance(node, ast.Subscript)
-        and isinstance(node.slice, ast.Constant)
-        and isinstance(node.ctx, ast.Load)
+        for node in nodes(tree).of(ast.Subscript)
+        if isinstance(node.slice, ast.Constant) and isinstance(node.ctx, ast.Load)
     ]
     looks += [
-        word
-        for node in nodes(tree)
-        if isinstance(node, ast.Call) and named(node.func) == "len"
-        for word in node.args
+        word for node in nodes(tree).of(ast.Call) if named(node.func) == "len" for word in node.args
     ]
     return all(any(use is look for look in looks) for use in uses)

@@ -41,7 +41,7 @@ def written(tree: ast.Module, name: str) -> Iterator[Setting]:
     if len(found) == 1:
         ((number, at),) = found.items()
         yield Setting(name="samples", value=str(number), file=name, line=at.lineno)
-        yield from (_at(node, name) for node in nodes(tree) if _resizes(node))
+        yield from (_at(node, name) for node in nodes(tree).of(ast.Call) if _resizes(node))
     loaders = [call for call in calls if named(call.func) == "DataLoader"]
     drops = [word for call in loaders for word in call.keywords if word.arg == "drop_last"]
     on = [word.value for word in drops if getattr(word.value, "value", None) is True]
@@ -53,10 +53,8 @@ def _at(node: ast.AST, file: str) -> Setting:
     return Setting(name="resized", value="true", file=file, line=getattr(node, "lineno", 0))
 
 
-def _resizes(node: ast.AST) -> bool:
+def _resizes(node: ast.Call) -> bool:
     """Whether a call may make another number of samples of those that were counted."""
-    if not isinstance(node, ast.Call):
-        return False
     overflows = any(word.arg == "return_overflowing_tokens" for word in node.keywords)
     first = named(node.args[0]) if node.args else ""
     groups = named(node.func) == "map" and GROUPS.search(first) is not None
@@ -89,8 +87,7 @@ def _constant(node: ast.expr) -> Iterator[tuple[ast.expr, int]]:
 
 def _calls(tree: ast.Module) -> Iterator[ast.Call]:
     """The calls of ``FUNCTIONS``, but those for an evaluation, and those of a branch."""
-    calls = (node for node in nodes(tree) if isinstance(node, ast.Call))
-    lines = {call.lineno for call in calls if named(call.func) in FUNCTIONS}
+    lines = {call.lineno for call in nodes(tree).of(ast.Call) if named(call.func) in FUNCTIONS}
     for node in _always(tree, ast.expr) if lines else ():
         if not isinstance(node, ast.Assign | ast.AnnAssign | ast.Return | ast.Expr):
             continue

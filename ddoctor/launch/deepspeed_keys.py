@@ -128,8 +128,7 @@ def _written() -> frozenset[str]:
     root = config.path.parents[1] if config is not None else Path()
     for path in sorted(root.rglob("*.py")) if config is not None else ():
         tree = modules.parsed(path) if SOURCES.fullmatch(path.name) else None
-        for node in nodes(tree) if tree is not None else ():
-            value = getattr(node, "value", None) if isinstance(node, ast.Constant) else None
-            if isinstance(value, str) and KEY.fullmatch(value):
-                known.add(value)
+        for node in nodes(tree).of(ast.Constant) if tree is not None else ():
+            if isinstance(node.value, str) and KEY.fullmatch(node.value):
+                known.add(node.value)
     return frozenset(known)

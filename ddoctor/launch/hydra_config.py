@@ -77,19 +77,17 @@ def read(
     reader = _Reader(roots, folder, [*_overrides(given)])
     composed = reader.compose(ENDING.sub("", name))
     if reader.complete and not any(
-        isinstance(node, ast.Name | ast.Attribute) and OF_SOURCE.search(named(node))
-        for node in nodes(tree)
+        OF_SOURCE.search(named(node)) for node in nodes(tree).of(ast.Name, ast.Attribute)
     ):
         composed.unknown += reader.unknown(composed.settings)
     return composed
 
 
 def _decorators(tree: ast.Module) -> Iterator[ast.Call]:
-    for node in nodes(tree):
-        if isinstance(node, ast.FunctionDef):
-            for one in node.decorator_list:
-                if isinstance(one, ast.Call) and ast.unparse(one.func) in DECORATORS:
-                    yield one
+    for node in nodes(tree).of(ast.FunctionDef):
+        for one in node.decorator_list:
+            if isinstance(one, ast.Call) and ast.unparse(one.func) in DECORATORS:
+                yield one
 
 
 def _overrides(given: Sequence[tuple[str, Setting]]) -> Iterator[_Override]:

@@ -40,10 +40,8 @@ def _in_sight(tree: ast.Module) -> bool:
     found, makes = set[str](), 0
     parsers = {
         named(target)
-        for node in nodes(tree)
-        if isinstance(node, ast.Assign)
-        and isinstance(node.value, ast.Call)
-        and named(node.value.func).endswith("ArgumentParser")
+        for node in nodes(tree).of(ast.Assign)
+        if isinstance(node.value, ast.Call) and named(node.value.func).endswith("ArgumentParser")
         for target in node.targets
     }
     for node in nodes(tree):

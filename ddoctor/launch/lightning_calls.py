@@ -12,7 +12,7 @@ from ddoctor.evidence.source_text import nodes
 from ddoctor.launch import modules
 from ddoctor.launch.option_source import named, parsed_number
 
-PACKAGES = ("lightning", "pytorch_lightning", "lightning_fabric")
+PACKAGES = frozenset({"lightning", "pytorch_lightning", "lightning_fabric"})
 ENVIRONMENTS = (
     ("lightning", "fabric/plugins/environments/torchelastic.py"),
     ("lightning_fabric", "plugins/environments/torchelastic.py"),
@@ -32,9 +32,9 @@ def started(tree: ast.Module, name: str, known: Sequence[Setting]) -> Iterator[S
     Of ``Fabric``, only with ``launch``. ``known``: the options; a number that is neither a constant
     nor one of them is not known.
     """
-    if not any(imports(node) for node in nodes(tree)):
+    if not PACKAGES & nodes(tree).packages:
         return
-    calls = [node for node in nodes(tree) if isinstance(node, ast.Call)]
+    calls = nodes(tree).of(ast.Call)
     launches = any(named(one.func) == "launch" for one in calls)
     made = [one for one in calls if named(one.func) in ("Trainer", "Fabric")]
     if len(made) != 1 or (named(made[0].func) == "Fabric" and not launches):
@@ -59,15 +59,8 @@ def refuses() -> bool:
     sources = [modules.installed(*one) for one in ENVIRONMENTS]
     found = [nodes(one.tree) for one in sources if one is not None]
     return bool(found) and all(
-        any(isinstance(one, ast.FunctionDef) and one.name == "validate_settings" for one in every)
-        for every in found
+        any(one.name == "validate_settings" for one in every.of(ast.FunctionDef)) for every in found
     )
-
-
-def imports(node: ast.AST) -> bool:
-    names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
-    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-    return any(one.partition(".")[0] in PACKAGES for one in names)
 
 
 def _told(node: ast.expr) -> str:

@@ -19,7 +19,7 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.source_text import nodes
 from ddoctor.launch import files
-from ddoctor.launch.lightning_calls import MEANS, OTHER_DEVICES, imports, refuses
+from ddoctor.launch.lightning_calls import MEANS, OTHER_DEVICES, PACKAGES, refuses
 from ddoctor.launch.option_source import named
 from ddoctor.launch.yaml_nodes import get, line, rows, text
 
@@ -66,13 +66,13 @@ def read(
 def _calls(tree: ast.Module) -> Sequence[ast.Call]:
     """The calls of LightningCLI, and of the script's own classes of it."""
     every = nodes(tree)
-    if not any(map(imports, every)):
+    if not PACKAGES & every.packages:
         return ()
     names = {CLI}
-    for node in every:
-        if isinstance(node, ast.ClassDef) and names & {named(one) for one in node.bases}:
+    for node in every.of(ast.ClassDef):
+        if names & {named(one) for one in node.bases}:
             names.add(node.name)
-    return [one for one in every if isinstance(one, ast.Call) and named(one.func) in names]
+    return [one for one in every.of(ast.Call) if named(one.func) in names]
 
 
 def _defaults(call: ast.Call, name: str) -> Iterator[Setting]:

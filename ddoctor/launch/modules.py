@@ -70,11 +70,11 @@ def _folders(package: str) -> Iterator[Path]:
 
 def defined(name: str, of: Module, steps: int = MOST_STEPS) -> tuple[ast.ClassDef, Module] | None:
     """The class that a module calls so, and its own module; None: it is not found, or several."""
-    own = [one for one in nodes(of.tree) if isinstance(one, ast.ClassDef) and one.name == name]
+    own = [one for one in nodes(of.tree).of(ast.ClassDef) if one.name == name]
     if own or not steps:
         return (own[0], of) if len(own) == 1 else None
     head, _, rest = name.rpartition(".")
-    for node in nodes(of.tree):
+    for node in nodes(of.tree).of(ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import) and head:
             names = {one.asname or one.name: one.name for one in node.names}
             other = _imported(names[head], 0, of) if head in names else None

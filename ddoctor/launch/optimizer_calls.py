@@ -25,8 +25,8 @@ def rates(tree: ast.Module, name: str) -> Iterator[Setting]:
     Its value is empty where that number is not the script's option, either: nothing reads it.
     """
     found: list[Setting] = []
-    for node in nodes(tree):
-        if isinstance(node, ast.Call) and OPTIMIZER.fullmatch(named(node.func)):
+    for node in nodes(tree).of(ast.Call):
+        if OPTIMIZER.fullmatch(named(node.func)):
             by_name = (word.value for word in node.keywords if word.arg == "lr")
             value = next(by_name, node.args[1] if len(node.args) > 1 else None)
             constant = _constant(tree, value)
@@ -49,9 +49,8 @@ def _constant(tree: ast.Module, value: ast.expr | None) -> ast.Constant | None:
     if isinstance(value, ast.Name):
         given = [
             node.value
-            for node in nodes(tree)
-            if isinstance(node, ast.Assign)
-            and any(isinstance(one, ast.Name) and one.id == value.id for one in node.targets)
+            for node in nodes(tree).of(ast.Assign)
+            if any(isinstance(one, ast.Name) and one.id == value.id for one in node.targets)
         ]
         value = given[0] if len(given) == 1 else None
     return value if isinstance(value, ast.Constant) else None
@@ -60,9 +59,8 @@ def _constant(tree: ast.Module, value: ast.expr | None) -> ast.Constant | None:
 def _unknown(tree: ast.Module, call: ast.Call, name: str) -> Iterator[Setting]:
     options = {*OPTIONS} & {one.key for one in options_of(tree).rows}
     read = any(
-        (isinstance(node, ast.Attribute) and node.attr in options)
-        or (isinstance(node, ast.Call) and _passes_all(node))
-        for node in nodes(tree)
+        node.attr in options if isinstance(node, ast.Attribute) else _passes_all(node)
+        for node in nodes(tree).of(ast.Attribute, ast.Call)
     )
     if options and not read:
         yield Setting(name="optimizer.lr", value="", file=name, line=call.lineno)

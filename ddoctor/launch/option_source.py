@@ -132,11 +132,11 @@ def plain(name: str) -> str:
 @lru_cache(maxsize=MOST_TREES)
 def options_of(tree: ast.AST) -> Options:
     """All options that calls of ``add_argument``, or click's ``option``, define in this source."""
-    return Options(tuple(filter(None, map(_option, nodes(tree)))))
+    return Options(tuple(filter(None, map(_option, nodes(tree).of(ast.Call)))))
 
 
-def _option(node: ast.AST) -> Option | None:
-    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+def _option(node: ast.Call) -> Option | None:
+    if not isinstance(node.func, ast.Attribute):
         return None
     by_click = node.func.attr == "option"
     if not by_click and node.func.attr != "add_argument":
@@ -194,16 +194,14 @@ def parsed_number(tree: ast.Module, node: ast.expr, known: Sequence[Setting]) ->
         return None
     made = [
         one.value
-        for one in nodes(tree)
-        if isinstance(one, ast.Assign) and ast.unparse(one.targets[0]) == ast.unparse(node.value)
+        for one in nodes(tree).of(ast.Assign)
+        if ast.unparse(one.targets[0]) == ast.unparse(node.value)
     ]
     parsed = [isinstance(one, ast.Call) and named(one.func) == "parse_args" for one in made]
     stored = [
         one
-        for one in nodes(tree)
-        if isinstance(one, ast.Attribute)
-        and isinstance(one.ctx, ast.Store)
-        and one.attr == node.attr
+        for one in nodes(tree).of(ast.Attribute)
+        if isinstance(one.ctx, ast.Store) and one.attr == node.attr
     ]
     if not parsed or not all(parsed) or stored:
         return None

@@ -18,10 +18,10 @@ def started(tree: ast.Module, name: str, known: Sequence[Setting]) -> Iterator[S
     ``ray.address`` is that of a cluster that runs already, and ``ray.env.NAME`` a variable that
     all workers get, with an empty name where the source does not show which ones.
     """
-    modules = (node.module or "" for node in nodes(tree) if isinstance(node, ast.ImportFrom))
+    modules = (node.module or "" for node in nodes(tree).of(ast.ImportFrom))
     if not any(one.startswith("ray.train") for one in modules):
         return
-    for node in (one for one in nodes(tree) if isinstance(one, ast.Call)):
+    for node in nodes(tree).of(ast.Call):
         of_ray = named(getattr(node.func, "value", None)) == "ray"
         yield from _joined(node, name) if of_ray and named(node.func) == "init" else ()
         for word in node.keywords:

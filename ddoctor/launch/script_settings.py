@@ -260,9 +260,7 @@ def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator
     Those of ``OmegaConf.load`` and ``deepspeed.initialize``, a YAML file or one of DeepSpeed that
     it opens, and the default of its ``--config``.
     """
-    for node in nodes(tree):
-        if not isinstance(node, ast.Call):
-            continue
+    for node in nodes(tree).of(ast.Call):
         for word in node.keywords if named(node.func) == "initialize" else ():
             path = getattr(word.value, "value", None)
             if word.arg == "config" and isinstance(path, str):
@@ -288,8 +286,8 @@ def _files_of(tree: ast.Module, name: str, given: Sequence[Setting]) -> Iterator
 
 def _written(tree: ast.Module, name: str) -> Iterator[Setting]:
     """Values that the script itself writes, then the defaults of its options."""
-    for node in nodes(tree):
-        if isinstance(node, ast.Call) and OF_TRAINING.fullmatch(named(node.func)):
+    for node in nodes(tree).of(ast.Call):
+        if OF_TRAINING.fullmatch(named(node.func)):
             for word in node.keywords:
                 if word.arg and isinstance(word.value, ast.Constant):
                     yield Setting(
@@ -315,12 +313,8 @@ def _said(path: Path, tree: ast.Module, name: str) -> Iterator[Setting]:
 def _defaults(arguments: Arguments) -> Iterator[Setting]:
     """The defaults of the installed version."""
     tree = installed_source(arguments.package, arguments.source)
-    for node in nodes(tree) if tree is not None else ():
-        if (
-            isinstance(node, ast.AnnAssign)
-            and isinstance(node.target, ast.Name)
-            and node.target.id in arguments.fields
-        ):
+    for node in nodes(tree).of(ast.AnnAssign) if tree is not None else ():
+        if isinstance(node.target, ast.Name) and node.target.id in arguments.fields:
             value = node.value
             if isinstance(value, ast.Call):
                 value = next((one.value for one in value.keywords if one.arg == "default"), None)

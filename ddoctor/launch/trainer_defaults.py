@@ -65,20 +65,18 @@ def read(found: Sequence[Module]) -> Iterator[Setting]:
 
 def _names(tree: ast.Module) -> Iterator[str]:
     """The classes of arguments that a module imports, and those that it derives from such."""
-    for node in nodes(tree):
+    for node in nodes(tree).of(ast.ImportFrom, ast.ClassDef):
         if isinstance(node, ast.ImportFrom):
             names = [one.asname or one.name for one in node.names]
             yield from filter(NAMES.fullmatch, names)
-        elif isinstance(node, ast.ClassDef) and any(
-            NAMES.fullmatch(named(base)) for base in node.bases
-        ):
+        elif any(NAMES.fullmatch(named(base)) for base in node.bases):
             yield node.name
 
 
 def _of_libraries(tree: ast.Module) -> Iterator[str]:
     """The classes of arguments that come from TRL and transformers by their names."""
-    for node in nodes(tree):
-        if isinstance(node, ast.ImportFrom) and node.module in ("trl", "transformers"):
+    for node in nodes(tree).of(ast.ImportFrom):
+        if node.module in ("trl", "transformers"):
             yield from (one.name for one in node.names if OF_LIBRARIES.fullmatch(one.name))
 
 

@@ -55,7 +55,7 @@ def _ignored(given: Sequence[Setting]) -> Iterator[Unknown]:
 
 def _keys(tree: ast.Module) -> Iterator[str]:
     """The keys that a source asks for, as ``fsdp_config["key"]`` and ``fsdp_config.get("key")``."""
-    for node in nodes(tree):
+    for node in nodes(tree).of(ast.Subscript, ast.Call):
         key: ast.expr | None = None
         if isinstance(node, ast.Subscript) and named(node.value) == FSDP:
             key = node.slice

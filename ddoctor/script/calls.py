@@ -67,9 +67,9 @@ USES_AT_IMPORT = re.compile(
 )
 """Modules whose import asks ``torch.cuda.is_available()``.
 
-Seen with bitsandbytes 0.50 and mmengine 0.10, which the others import, and in the sources of unsloth,
-deepspeed 0.19 (real_accelerator.py) and mmcv 1 (parrots_wrapper.py). torch's cpp_extension asks it
-where a CUDA toolkit is installed.
+Seen with bitsandbytes 0.50 and mmengine 0.10, which the others import, and in the sources of
+unsloth, deepspeed 0.19 (real_accelerator.py) and mmcv 1 (parrots_wrapper.py). torch's
+cpp_extension asks it where a CUDA toolkit is installed.
 """
 STARTS_CUDA = ("transformers.TrainingArguments", "accelerate.Accelerator")
 METHODS = frozenset(

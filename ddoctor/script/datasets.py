@@ -44,34 +44,33 @@ def datasets(
     def at(node: ast.AST) -> SourceLine:
         return at_line(node, top)
 
-    for node in top.module.nodes:
-        if isinstance(node, ast.ClassDef):
-            methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
-            name = names.of(ast.Name(id=node.name)) or node.name
-            bases = [*map(names.of, node.bases)]
-            inner = [one for base in bases for one in program.bases.get(base, ())]
-            stream = any(base.endswith(".IterableDataset") for base in (*bases, *inner))
-            scopes = methods_of(name, program)
-            iterates = any(one.name.endswith(".__iter__") for one in scopes)
-            if not (stream and iterates) and "__getitem__" not in methods:
-                continue
-            found = frozenset(words_of(scopes))
-            drawn = fixed_draws(scopes, program)
-            dealt = deals(name, scopes, program) if stream else None
-            yield SourceDataset(
-                name=name,
-                at=at(node),
-                iterable=stream and "__getitem__" not in methods,
-                shards=bool(SHARDS & found),
-                shards_workers="worker" in found,
-                shards_ranks=bool(OF_RANKS & found),
-                random=bool(set(DRAWS) & frozenset().union(*map(lower, _names(node)))),
-                fixed=at_line(drawn.node, drawn.scope) if drawn is not None else None,
-                dealt=at_line(*dealt) if dealt is not None else None,
-                endless=any(map(_never_ends, ast.walk(node))),
-                generator=_generator(methods, names, at),
-                cuda=_cuda(methods, at) or _kept_on_cuda(node.name, methods, on_cuda, at),
-            )
+    for node in top.module.nodes.of(ast.ClassDef):
+        methods = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+        name = names.of(ast.Name(id=node.name)) or node.name
+        bases = [*map(names.of, node.bases)]
+        inner = [one for base in bases for one in program.bases.get(base, ())]
+        stream = any(base.endswith(".IterableDataset") for base in (*bases, *inner))
+        scopes = methods_of(name, program)
+        iterates = any(one.name.endswith(".__iter__") for one in scopes)
+        if not (stream and iterates) and "__getitem__" not in methods:
+            continue
+        found = frozenset(words_of(scopes))
+        drawn = fixed_draws(scopes, program)
+        dealt = deals(name, scopes, program) if stream else None
+        yield SourceDataset(
+            name=name,
+            at=at(node),
+            iterable=stream and "__getitem__" not in methods,
+            shards=bool(SHARDS & found),
+            shards_workers="worker" in found,
+            shards_ranks=bool(OF_RANKS & found),
+            random=bool(set(DRAWS) & frozenset().union(*map(lower, _names(node)))),
+            fixed=at_line(drawn.node, drawn.scope) if drawn is not None else None,
+            dealt=at_line(*dealt) if dealt is not None else None,
+            endless=any(map(_never_ends, ast.walk(node))),
+            generator=_generator(methods, names, at),
+            cuda=_cuda(methods, at) or _kept_on_cuda(node.name, methods, on_cuda, at),
+        )
 
 
 def _never_ends(node: ast.AST) -> bool:

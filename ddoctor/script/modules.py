@@ -15,7 +15,7 @@ from pathlib import Path
 from ddoctor.evidence.opening import without_waiting
 from ddoctor.evidence.script import SourceLine
 from ddoctor.evidence.section import Unseen
-from ddoctor.evidence.source_text import levels, nodes, syntax_tree
+from ddoctor.evidence.source_text import Nodes, levels, nodes, syntax_tree
 
 MOST_FILES = 200
 MOST_BYTES = 2 * 2**20
@@ -39,8 +39,7 @@ class Module:
     shown: str
     """Its path for a reader: from the folder that it was found in."""
     tree: ast.Module
-    nodes: Sequence[ast.AST]
-    """All nodes of the tree, the outer ones first."""
+    nodes: Nodes
     lines: Sequence[str]
 
     @property
@@ -130,7 +129,7 @@ def _parsed(source: bytes) -> tuple[str, ast.Module]:
     return text, syntax_tree(text)
 
 
-def _nodes(tree: ast.Module) -> Sequence[ast.AST]:
+def _nodes(tree: ast.Module) -> Nodes:
     """All nodes, the outer ones first.
 
     Raises:
@@ -143,10 +142,10 @@ def _nodes(tree: ast.Module) -> Sequence[ast.AST]:
 
 def _imported(module: Module) -> Iterator[str]:
     """The full names of the modules that it may import."""
-    for node in module.nodes:
+    for node in module.nodes.of(ast.Import, ast.ImportFrom):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             base = base_of(node, module)
             if base or node.level:
                 yield base

@@ -48,12 +48,12 @@ class Names:
         for node in module.tree.body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 self._known[node.name] = f"{module.name}.{node.name}"
-        for statement in module.nodes:
+        for statement in module.nodes.of(ast.Import, ast.ImportFrom):
             if isinstance(statement, ast.Import):
                 for alias in statement.names:
                     top = alias.name.partition(".")[0]
                     self._known[alias.asname or top] = alias.name if alias.asname else top
-            elif isinstance(statement, ast.ImportFrom):
+            else:
                 base = base_of(statement, module)
                 for alias in statement.names:
                     name = f"{base}.{alias.name}".lstrip(".")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from ddoctor.evidence.script import SourceImport, SourceLine
+from ddoctor.evidence.source_text import Nodes
 from ddoctor.script.names import moved
 from ddoctor.script.ranks import hints, lower, own_name
 from ddoctor.script.scopes import Walk
@@ -78,13 +79,16 @@ BY_OPTIONS = re.compile(
 """Names of TRL and transformers for what is none unless an option, or another word, asks for it."""
 
 
+NAMING = (ast.Name, ast.Attribute, ast.arg, ast.Constant, ast.Call)
+
+
 def first_lines(walks: Sequence[Walk], at: At) -> Mapping[str, SourceLine]:
     """The first line with a name of each kind, by the field of ``Script``."""
     found: dict[str, SourceLine] = {}
     for walk in walks:
         top = walk.scopes[0]
         unread = _unread(top.module.nodes)
-        for node in top.module.nodes:
+        for node in top.module.nodes.of(*NAMING):
             for word in _words(node) if id(node) not in unread else ():
                 for kind in _kinds(word):
                     if kind not in found:
@@ -98,16 +102,15 @@ def _kinds(word: str) -> Sequence[str]:
     return tuple(kind for kind, names in NAMED.items() if names(word))
 
 
-def _unread(nodes: Sequence[ast.AST]) -> Collection[int]:
+def _unread(nodes: Nodes) -> Collection[int]:
     """The nodes of statements that only give a variable of a function a device, and nothing reads
     the variable: such as ``local_rank = int(os.environ["LOCAL_RANK"])``."""
-    read = {one.id for one in nodes if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load)}
+    read = {one.id for one in nodes.of(ast.Name) if isinstance(one.ctx, ast.Load)}
     # Another module may read these.
-    read |= {name for one in nodes if isinstance(one, ast.Global) for name in one.names}
+    read |= {name for one in nodes.of(ast.Global) for name in one.names}
     return {
         id(part)
-        for function in nodes
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for function in nodes.of(ast.FunctionDef, ast.AsyncFunctionDef)
         for one in function.body
         if isinstance(one, ast.Assign) and len(one.targets) == 1
         for target in one.targets
@@ -175,9 +178,7 @@ def frameworks(walks: Sequence[Walk], at: At) -> Iterator[SourceImport]:
     found: set[str] = set()
     for walk in walks:
         top = walk.scopes[0]
-        for node in top.module.nodes:
-            if not isinstance(node, ast.Import | ast.ImportFrom):
-                continue
+        for node in top.module.nodes.of(ast.Import, ast.ImportFrom):
             for name in imported_names(node):
                 tops = [name, *(name.rpartition(".")[0], name.partition(".")[0])]
                 known = [FRAMEWORKS[one] for one in map(moved, tops) if one in FRAMEWORKS]

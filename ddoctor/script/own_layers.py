@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddoctor.script.modules import Module
-from ddoctor.script.occurrences import imported_names
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import own_name
 from ddoctor.script.scopes import Scope, Walk
@@ -43,7 +42,7 @@ def own_layers(walks: Sequence[Walk], program: Program) -> Iterator[OwnLayer]:
     modules = [walk.scopes[0].module for walk in walks]
     own = {module.name.partition(".")[0] for module in modules}
     known = WITHOUT_LAYERS | own | sys.stdlib_module_names
-    if any(name not in known for module in modules for name in _packages(module)):
+    if any(module.nodes.packages - known for module in modules):
         return
     repeated = {*_made_several_times(modules, program)}
     for walk in walks:
@@ -54,12 +53,6 @@ def own_layers(walks: Sequence[Walk], program: Program) -> Iterator[OwnLayer]:
     for name, call in of_torch.items():
         made = name.removeprefix(TORCH)
         yield OwnLayer(made, call.node, call.scope, made in repeated, of_torch=True)
-
-
-def _packages(module: Module) -> Iterator[str]:
-    for node in module.nodes:
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (name.partition(".")[0] for name in imported_names(node))
 
 
 def _is_layer(name: str, program: Program) -> bool:
@@ -79,8 +72,7 @@ def _made_several_times(modules: Sequence[Module], program: Program) -> Iterator
     """The names that a loop or a comprehension calls."""
     yield from (call.method for call in program.calls if call.loops)
     for module in modules:
-        for node in module.nodes:
-            if isinstance(node, ast.ListComp | ast.GeneratorExp):
-                for part in ast.walk(node.elt):
-                    if isinstance(part, ast.Call):
-                        yield own_name(part.func)
+        for node in module.nodes.of(ast.ListComp, ast.GeneratorExp):
+            for part in ast.walk(node.elt):
+                if isinstance(part, ast.Call):
+                    yield own_name(part.func)

@@ -20,8 +20,8 @@ def rank_names(modules: Sequence[Module]) -> Marks:
     """What each such name stands for; a name that also stands for something else is none."""
     found: dict[str, list[ast.expr]] = defaultdict(list)
     for module in modules:
-        for node in module.nodes:
-            for name, value in _members(node) if isinstance(node, ast.ClassDef) else ():
+        for node in module.nodes.of(ast.ClassDef):
+            for name, value in _members(node):
                 found[name].append(value)
 
     def assigned(name: str) -> Sequence[ast.expr]:

@@ -118,12 +118,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
 
     named = first_lines(walks, at)
     layers = [*islice(unused_layers(walks, program), MOST_FACTS)]
-    classes = {
-        node.name
-        for walk in walks
-        for node in walk.scopes[0].module.nodes
-        if isinstance(node, ast.ClassDef)
-    }
+    classes = {node.name for walk in walks for node in walk.scopes[0].module.nodes.of(ast.ClassDef)}
     on_cuda = {
         call.method
         for call in program.calls

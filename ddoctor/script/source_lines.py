@@ -22,10 +22,9 @@ class ModuleLines:
     def __init__(self, module: Module) -> None:
         self._module = module
         self._statements: dict[int, ast.stmt] = {}
-        for node in module.nodes:
-            if isinstance(node, ast.stmt):
-                # The innermost statement that begins at a line comes last.
-                self._statements[node.lineno] = node
+        for node in module.nodes.of(ast.stmt):
+            # The innermost statement that begins at a line comes last.
+            self._statements[node.lineno] = node
 
     def at(self, node: ast.AST, function: str) -> SourceLine:
         """The line of a node, with the text of its statement."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Container, Iterator
 
-from ddoctor.evidence.source_text import below
+from ddoctor.evidence.source_text import Nodes, below
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower
@@ -48,7 +48,8 @@ def splits(program: Program) -> Iterator[tuple[ast.AST, Scope]]:
         if selects or (splitter and not _shards_a_model(call, program)):
             yield call.node, call.scope
     for scope in program.scopes:
-        for node in scope.module.nodes if scope.outer is None else ():
+        every = scope.module.nodes if scope.outer is None else Nodes()
+        for node in every.of(ast.Subscript, ast.BinOp):
             selects = isinstance(node, ast.Subscript) and _is_rank(node.slice, seeds)
             if selects or (isinstance(node, ast.BinOp) and node not in seeds and _shifts(node)):
                 yield node, scope

@@ -140,13 +140,12 @@ def _words(walk: Walk) -> Iterator[str]:
     # What `getattr(model, "head")` reads is among the texts.
     known = {
         node.func
-        for node in nodes
-        if isinstance(node, ast.Call)
-        and variable(node.func) == "getattr"
+        for node in nodes.of(ast.Call)
+        if variable(node.func) == "getattr"
         and len(node.args) > 1
         and isinstance(node.args[1], ast.Constant)
     }
-    for node in nodes:
+    for node in nodes.of(ast.Attribute, ast.Name, ast.keyword, ast.Constant):
         if node in known or _reads_gradients(node):
             continue
         if isinstance(node, ast.Attribute):
