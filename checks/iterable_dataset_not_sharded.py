@@ -129,7 +129,9 @@ def in_the_source(
                 yield _without_worker(stream, loader)
                 return
             draws = stream.random and stream.fixed is None
-            if stream.shards or draws or not (several or ranks):
+            # Such as a stream of Hugging Face that is shuffled by a seed with the rank.
+            by_rank = "rank" in loader.held("dataset", 0)
+            if stream.shards or stream.plays or by_rank or draws or not (several or ranks):
                 continue
             order = f", in the order of one seed ({stream.fixed.place})" if stream.fixed else ""
             who = "rank and worker" if several and ranks else "worker" if several else "rank"

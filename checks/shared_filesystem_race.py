@@ -39,6 +39,7 @@ TAKES = re.compile(r"\b(rename|renames|replace|move|rmtree|unlink|remove|removed
 VARIES = re.compile(
     r"rank|local|gpu|device|proc|pid|uuid|tmp|temp|host|node|worker|time|\bi?d\b", re.I
 )
+OF_PROCESS = re.compile(r"rank|mkdtemp|tempfile|uuid|getpid", re.I)
 # Objects of transformers that save a few small files, which nobody misses for a moment.
 SMALL = re.compile(r"token|processor|config|extractor", re.I)
 # Library frames below the user's line, for example in shutil.
@@ -163,7 +164,7 @@ def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         return
     for one in script.of("shutil.rmtree", ".save_to_disk"):
         named = one.arguments[0] if one.arguments else ""
-        own = "rank" in f"{named} {one.values.get('0', '')}".lower()
+        own = OF_PROCESS.search(f"{named} {one.values.get('0', '')}") is not None
         tolerant = one.keywords.get("ignore_errors") == "True"
         if one.on_all_ranks and named and not own and not tolerant:
             yield Finding(

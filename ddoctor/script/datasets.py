@@ -6,6 +6,7 @@ import ast
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 from ddoctor.evidence.script import SourceDataset, SourceLine
+from ddoctor.evidence.source_text import below
 from ddoctor.script.names import Names, variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower
@@ -29,6 +30,8 @@ GENERATORS = (
 At = Callable[[ast.AST], SourceLine]
 Line = Callable[[ast.AST, Scope], SourceLine]
 Methods = Mapping[str, ast.FunctionDef]
+SAMPLES = frozenset({"sample", "generate", "rollout", "play"})
+"""Words of methods that make or draw items."""
 DRAWS = ("random", "rand", "randn", "randint", "rng", "generator", "shuffle", "choice", "seed")
 
 
@@ -65,12 +68,31 @@ def datasets(
             shards_workers="worker" in found,
             shards_ranks=bool(OF_RANKS & found),
             random=bool(set(DRAWS) & frozenset().union(*map(lower, _names(node)))),
+            plays=_plays(methods),
             fixed=at_line(drawn.node, drawn.scope) if drawn is not None else None,
             dealt=at_line(*dealt) if dealt is not None else None,
             endless=any(map(_never_ends, ast.walk(node))),
             generator=_generator(methods, names, at),
             cuda=_cuda(methods, at) or _kept_on_cuda(node.name, methods, on_cuda, at),
         )
+
+
+def _plays(methods: Methods) -> bool:
+    """Whether ``__iter__`` samples from, or iterates over the call of, what the dataset was given:
+    ``self.buffer.sample(8)``, ``yield from self.generate()``."""
+    inside = [*below(methods["__iter__"])] if "__iter__" in methods else []
+    sources = {
+        node.iter if isinstance(node, ast.For) else node.value
+        for node in inside
+        if isinstance(node, ast.For | ast.YieldFrom | ast.Return)
+    }
+    for node in inside:
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            own = variable(node.func).startswith("self.")
+            given = variable(node.func.value) == "self" and node.func.attr not in methods
+            if own and (SAMPLES & lower(node.func.attr) or (given and node in sources)):
+                return True
+    return False
 
 
 def _never_ends(node: ast.AST) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddoctor.script.calls import COLLECTIVES
-from ddoctor.script.names import variable
+from ddoctor.script.names import CONFIGS, variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower
 from ddoctor.script.scopes import RANK_TESTS, Call, Scope, Statement
@@ -62,6 +62,8 @@ def own_stops(program: Program) -> Iterator[Statement]:
         makers |= _setters(names, statement.scope, program)
         inner = _inner({one for one in makers if one is not None}, program)
         if any(call.scope in inner or names & _keys(call.node) for call in agreed):
+            continue
+        if _counts_steps(names, statement, program):
             continue
         if end.direct or _measured(names, inner, statement, program):
             yield statement
@@ -137,6 +139,25 @@ def _inner(scopes: set[Scope], program: Program) -> set[Scope]:
         ahead = {one for one in called if one is not None} - found
         found |= ahead
     return found
+
+
+def _counts_steps(names: set[str], statement: Statement, program: Program) -> bool:
+    """Whether only constants, options and counters of them decide, as in ``step >= args.steps``."""
+    scope = statement.scope
+    for name in names:
+        if CONFIGS & lower(name):
+            continue
+        values = [
+            value
+            for one in program.statements
+            if one.scope is scope
+            and any(name in _keys(target) for target in _targets(one.node))
+            and (value := getattr(one.node, "value", None)) is not None
+        ]
+        parts = [part for value in values for part in ast.walk(value)]
+        if not values or any(isinstance(one, ast.Call | ast.Subscript) for one in parts):
+            return False
+    return True
 
 
 def _measured(names: set[str], makers: set[Scope], statement: Statement, program: Program) -> bool:

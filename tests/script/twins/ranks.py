@@ -288,6 +288,11 @@ TWINS = {
         "shared-filesystem-race",
         ddp(before="shutil.rmtree(cache)", head="import shutil"),
         ddp(before="shutil.rmtree(cache, ignore_errors=True)", head="import shutil"),
+        ddp(
+            before="folder = None\nif packed:\n    folder = tempfile.mkdtemp()\nif folder:\n"
+            "    shutil.rmtree(folder)",
+            head="import shutil, tempfile",
+        ),
     ),
     "a mean that Lightning does not reduce": (
         "per-rank-metrics-or-logging",
@@ -343,6 +348,12 @@ TWINS = {
             head=STOPPER_OF_RANKS.format("dist.all_reduce(value)\n        "),
             loader=ROUNDS,
             epoch="value = measured(model)\nif stopper.stops(value):\n    break\n",
+        ),
+        # All ranks count the same steps.
+        ddp(
+            before="steps = 0",
+            step=STEP + "steps += 1\nstop = steps >= args.steps * 2\nif stop:\n    break\n",
+            epoch="if stop:\n    break\n",
         ),
     ),
     "a full state by options in a variable": (

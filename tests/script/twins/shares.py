@@ -121,6 +121,16 @@ OF_ROWS = (
     "paths = sorted(glob.glob('*.csv'))\n"
     "own = paths[dist.get_rank() :: dist.get_world_size()]\n" + OF_STREAM.format("Rows(own)")
 )
+PLAYED = """
+class Plays(IterableDataset):
+    def __init__(self, source):
+        self.source = source
+
+    def __iter__(self):
+        for row in {}:
+            yield row
+"""
+OF_PLAYS = OF_STREAM.format("Plays(source)")
 AGREED = "more = torch.ones(1)\ndist.all_reduce(more, dist.ReduceOp.MIN)\n" + STEP
 SLICED = """
 from itertools import islice
@@ -321,6 +331,17 @@ TWINS = {
         ),
         # Without a seed, each rank draws other samples.
         ddp(loader=WEIGHTED, each_epoch=""),
+    ),
+    "a stream of rows that the file or an environment gives": (
+        "iterable-dataset-not-sharded",
+        ddp(head=PLAYED.format("open(self.source)"), loader=OF_PLAYS),
+        ddp(head=PLAYED.format("self.source()"), loader=OF_PLAYS),
+        ddp(head=PLAYED.format("self.source.sample(200)"), loader=OF_PLAYS),
+        ddp(
+            head=PLAYED.format("open(self.source)"),
+            loader="source = load_dataset('text', streaming=True).shuffle(3 + dist.get_rank())\n"
+            "plays = Plays(source)\n" + OF_STREAM.format("plays"),
+        ),
     ),
     "files of any length for each rank": (
         "uneven-inputs-per-rank",
