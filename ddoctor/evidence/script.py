@@ -176,8 +176,8 @@ class SourceDataset(Part, frozen=True, kw_only=True):
     random: bool = False
     """Whether it draws random numbers."""
     plays: bool = False
-    """Whether a stream gets what it yields from a call of an object or a function that it was
-    given, such as an environment or a buffer of experiences."""
+    """Whether a stream gets its items from a call of what it was given, such as an environment or a
+    buffer of experiences."""
     fixed: SourceLine | None = None
     """Where it makes the generator of all its random numbers from one seed for every worker."""
     dealt: SourceLine | None = None
