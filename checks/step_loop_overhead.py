@@ -20,12 +20,14 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from statistics import fmean
 
 from ddoctor.analysis import endings, live_cost, live_loop, loop_lines, printed_times
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loop_work import LoopLine, Place
 from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.stack_activities import TRACES
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import SLOWER_BY, enough
 from ddoctor.evidence.printed_figures import PrintedTimes
@@ -57,6 +59,11 @@ LARGER_KERNELS = (
         summary="give each kernel more to do: a larger batch, and a fused optimizer",
         paste="torch.optim.AdamW(model.parameters(), fused=True)",
     ),
+)
+ANOMALY = "torch looks for anomalies in each step, which takes a notable part of it"
+NO_ANOMALY = Fix.python(
+    summary="switch anomaly detection off, except for the step that fails",
+    paste="torch.autograd.set_detect_anomaly(False)",
 )
 # A pass may end with a short kernel, just over or not yet.
 NEARLY_ALL = 0.9
@@ -384,16 +391,12 @@ def anomaly_mode_in_the_source(script: Script, use: RankUse | None) -> Iterator[
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,
+                title=ANOMALY,
                 because=(
                     f"{shown(one.at)} switches anomaly detection on: each operation keeps its "
                     "traceback, and torch checks each gradient for NaN; it is for debugging only"
                 ),
-                fixes=(
-                    Fix.python(
-                        summary="switch anomaly detection off, except for the step that fails",
-                        paste="torch.autograd.set_detect_anomaly(False)",
-                    ),
-                ),
+                fixes=(NO_ANOMALY,),
             )
             return
 
@@ -410,19 +413,41 @@ def anomaly_mode(use: RankUse) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.CERTAIN,
+            title=ANOMALY,
             because=(
                 "torch.autograd.set_detect_anomaly is on, on "
                 f"{endings.ranks(ranks, every=use.flags)}: each operation keeps its "
                 "traceback, and torch checks each gradient for NaN; it is for debugging only"
             ),
             where=Where(ranks=() if len(ranks) == len(use.flags) else ranks),
-            fixes=(
-                Fix.python(
-                    summary="switch anomaly detection off, except for the step that fails",
-                    paste="torch.autograd.set_detect_anomaly(False)",
-                ),
-            ),
+            fixes=(NO_ANOMALY,),
         )
+
+
+def anomaly_mode_in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    """Samples in which an operation keeps its traceback; the checks for NaN cost more."""
+    found = {
+        one: sum(row.samples for row in one.seen.activities if row.makes == TRACES)
+        for one in live.ranks
+    }
+    taken = {one: samples / one.seen.samples for one, samples in found.items() if samples >= FEW}
+    # A stack may change while it is read, and then a line of the user lacks.
+    if len(taken) < len(live.ranks) or min(taken.values()) < live_cost.TOLD / 2 or not live.moves:
+        return
+    share = fmean(taken.values())
+    yield Finding(
+        severity=live_cost.severity(share),
+        confidence=Confidence.LIKELY,
+        title=ANOMALY,
+        because=(
+            f"operations of the model keep their traceback for {share:.0%} of the time, as "
+            "torch.autograd.set_detect_anomaly makes them; torch then checks each gradient for "
+            "NaN, too; it is for debugging only"
+        ),
+        evidence=shares("time in tracebacks", taken),
+        cost=Cost(value=round(share, 2), unit="share of step"),
+        fixes=(NO_ANOMALY,),
+    )
 
 
 def _around(line: LoopLine) -> str:

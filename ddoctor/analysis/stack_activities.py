@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 from ddoctor import knowledge
 from ddoctor.analysis import gpu_lines, live_data_starvation
@@ -12,6 +13,8 @@ from ddoctor.analysis.loop_work import BACKWARD, HOOKS
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import KnownFrames
 
+TRACES = "format_stack"
+"""Python's function that a thread keeps its own traceback with."""
 COLLECTIVE, FORWARD, OPTIMIZER, REST = "collective", "forward", "optimizer", "rest"
 # The wait for a call with async_op=True has no frame of torch, as it is native code. A thread that
 # waits for a thread, an event or a process has frames of Python's library.
@@ -38,7 +41,20 @@ class Met:
         makes = called.function.rpartition(".")[2] if called is not None else ""
         if name == COLLECTIVE and depth < len(stack):
             makes = stack[depth].function.rpartition(".")[2]
+        if name == FORWARD and _traces(stack):
+            makes = TRACES
         return cls(name, calls, sum(frame.of_user for frame in stack[:depth]), makes)
+
+
+def _traces(stack: tuple[Frame, ...]) -> bool:
+    """Whether an operation keeps its traceback, as anomaly detection of torch makes it.
+
+    No line of the user asks for it (torch/csrc/autograd/python_anomaly_mode.cpp).
+    """
+    for outer, frame in pairwise(stack):
+        if frame.function == TRACES and frame.file.endswith("traceback.py"):
+            return "stack(" not in outer.text
+    return False
 
 
 def activity(stack: tuple[Frame, ...], *, on_gpu: bool = False) -> str:

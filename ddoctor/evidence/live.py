@@ -26,7 +26,8 @@ class Activity(Part, frozen=True, kw_only=True):
     """In a pass of the model: statements whose values these frames read, directly or not."""
     makes: str = ""
     """In a loader: the function that it calls, of the dataset or to collate. Of a collective:
-    torch's function, such as ``all_reduce`` or DDP's ``_sync_buffers``. Empty: none."""
+    torch's function, such as ``all_reduce`` or DDP's ``_sync_buffers``. In a forward pass:
+    ``format_stack`` where operations keep their traceback. Empty: none."""
     before_skip: str = ""
     """A guard such as ``if step < start:`` with which a loop skips steps; empty: none."""
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import pytest
 from msgspec.structs import replace
 
-from ddoctor.evidence.live import LiveLook, LiveRank
+from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Severity
@@ -310,9 +310,27 @@ def test_hooks_of_a_live_run(findings: Findings) -> None:
     assert "(in a hook of the model)" in finding.because
 
 
+def tracing(number: int, samples: int) -> LiveRank:
+    """A rank whose operations keep their traceback in this many samples."""
+    known = moving(number)
+    traced = Activity(name="forward", samples=samples, visits=20, makes="format_stack")
+    return replace(known, samples=known.samples + samples, activities=(*known.activities, traced))
+
+
+def test_operations_of_a_live_run_that_keep_their_traceback(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(tracing(0, 40), tracing(1, 30)))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert finding.cost is not None
+    assert 0.2 < finding.cost.value < 0.3
+    (finding,) = findings(CAUSE, look(tracing(0, 4), tracing(1, 5)))
+    assert finding.severity is Severity.NOTE
+
+
 @pytest.mark.parametrize(
     "live",
     [
+        # A stack may change while it is read.
+        look(tracing(0, 1), tracing(1, 2)),
         look(hooking(0, 4), hooking(1, 4)),
         look(hooking(0, 40, visits=1), hooking(1, 40, visits=1)),
         look(moving(0), moving(1)),

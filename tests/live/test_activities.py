@@ -13,7 +13,7 @@ import pytest
 from ddoctor import knowledge
 from ddoctor.analysis.stack_activities import activity
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.live import FrameRow, KnownFrames
+from ddoctor.evidence.live import Activity, FrameRow, KnownFrames
 from ddoctor.live.activities import MOST_ACTIVITIES, activities
 from ddoctor.live.process_snapshots import snapshot
 from ddoctor.live.sampling_rate import RATE
@@ -329,24 +329,67 @@ while True:
     [("see", "hooks"), ("lambda *of_it: see(*of_it)", "hooks"), ("change", "forward")],
 )
 def test_a_hook_of_a_module(tmp_path: Path, hook: str, told: str) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(HOOKED.format(hook=hook))
+    assert _sampled(HOOKED.format(hook=hook), tmp_path)[0].name == told
+
+
+TRACED = """
+import sys, traceback
+import torch
+from torch import nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(4, 4) for _ in range(8))
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.tanh(layer(x))
+            {line}
+        return x
+model = Model()
+torch.autograd.set_detect_anomaly({anomaly}, check_nan=False)
+print("ready", flush=True)
+while True:
+    model(torch.ones(8, 4)).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("anomaly", "line", "traced"),
+    [
+        (True, "pass", True),
+        (False, "pass", False),
+        (False, "seen = traceback.format_stack()", False),
+    ],
+)
+def test_operations_that_keep_their_traceback(
+    tmp_path: Path, anomaly: bool, line: str, traced: bool
+) -> None:
+    met = _sampled(TRACED.format(anomaly=anomaly, line=line), tmp_path)
+    found = sum(one.samples for one in met if one.makes == "format_stack")
+    # A stack may change while it is read.
+    assert (found > 0.2 * sum(one.samples for one in met)) is traced
+
+
+def _sampled(source: str, folder: Path) -> tuple[Activity, ...]:
+    """What two seconds of a script show, from where it prints that it is ready."""
+    script = folder / "train.py"
+    script.write_text(source)
     with subprocess.Popen(
-        [sys.executable, str(script)], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(script)], cwd=folder, stdout=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-            source = Source(psutil.Process(process.pid))
-            spy = Spy(process.pid, source, 2, rate=RATE)
+            lines = Source(psutil.Process(process.pid))
+            spy = Spy(process.pid, lines, 2, rate=RATE)
             time.sleep(2)
             spy.end()
             stacks, why = spy.stacks()
-            met = activities(stacks.main[process.pid], source)
+            met = activities(stacks.main[process.pid], lines)
         finally:
             process.kill()
     assert not why
-    assert met[0].name == told
+    return met
 
 
 THREADS = """
