@@ -322,7 +322,7 @@ def test_operations_of_a_live_run_that_keep_their_traceback(findings: Findings) 
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
     assert finding.cost is not None
     assert 0.2 < finding.cost.value < 0.3
-    (finding,) = findings(CAUSE, look(tracing(0, 4), tracing(1, 5)))
+    (finding,) = findings(CAUSE, look(tracing(0, 9), tracing(1, 10)))
     assert finding.severity is Severity.NOTE
 
 
@@ -331,6 +331,8 @@ def test_operations_of_a_live_run_that_keep_their_traceback(findings: Findings) 
     [
         # A stack may change while it is read.
         look(tracing(0, 1), tracing(1, 2)),
+        look(tracing(0, 4), tracing(1, 4)),
+        look(tracing(0, 30), moving(1)),
         look(hooking(0, 4), hooking(1, 4)),
         look(hooking(0, 40, visits=1), hooking(1, 40, visits=1)),
         look(moving(0), moving(1)),
