@@ -88,12 +88,14 @@ def _stored(node: ast.stmt) -> tuple[str, ast.AST]:
 
 
 def _passed_back(loop: ast.AST) -> Iterator[str]:
-    """The variables in ``loss.backward()``, ``scaler.scale(loss).backward()`` and the like."""
+    """The variables in ``loss.backward()``, ``scaler.scale(loss).backward()`` and the like.
+
+    Not the object of ``accelerator.backward(loss)``.
+    """
     for node in ast.walk(loop):
         if isinstance(node, ast.Call) and own_name(node.func) in BACKWARD:
-            for part in ast.walk(node):
-                if isinstance(part, ast.Name):
-                    yield part.id
+            for one in node.args or [node.func]:
+                yield from (part.id for part in ast.walk(one) if isinstance(part, ast.Name))
 
 
 def _with_graph(value: ast.AST) -> Iterator[str]:

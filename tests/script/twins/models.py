@@ -183,6 +183,7 @@ def of_family(model: str, blocks: str) -> str:
     return ddp(head=FSDP + POLICY.replace("{{{}}}", "{}").format(blocks), set_up=wrap)
 
 
+ENGINE = STEP.replace("loss.backward()", "engine.backward(loss)\nseen.append({})")
 TWINS = {
     "a layer that forward never names": (
         "ddp-unused-parameters",
@@ -228,6 +229,12 @@ TWINS = {
         ddp(head=METER.format("value"), before="meter = Meter()", step=METERED),
         ddp(head=METER.format("value.item()"), before="meter = Meter()", step=METERED),
         ddp(head=METER.format("value.detach()"), before="meter = Meter()", step=METERED),
+    ),
+    "a list of losses, or of what the engine says": (
+        "autograd-graph-retained",
+        ddp(before="seen = []", step=ENGINE.format("loss")),
+        ddp(before="seen = []", step=ENGINE.format("engine.global_steps")),
+        ddp(before="seen = []", step=ENGINE.format("loss.item()")),
     ),
     "a layer that some steps skip": (
         "ddp-unused-parameters",
