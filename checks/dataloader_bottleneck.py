@@ -21,7 +21,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from ddoctor.analysis import endings, live_cost, live_data_starvation, loop_work, printed_times
+from ddoctor.analysis import (
+    endings,
+    live_cost,
+    live_data_starvation,
+    loop_work,
+    own_loader,
+    printed_times,
+)
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_ranks import subject
 from ddoctor.analysis.live_state import LiveState
@@ -60,6 +67,7 @@ from ddoctor.evidence.loading import LoaderCurve, Loading
 from ddoctor.evidence.printed_figures import PrintedTimes
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.threads import ScriptThreads
 from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -108,7 +116,10 @@ def too_slow_for_the_step(
 
 
 def without_a_loader(
-    throughput: LoaderThroughput, loop: StepLoop, late: Stragglers
+    throughput: LoaderThroughput,
+    loop: StepLoop,
+    late: Stragglers,
+    threads: ScriptThreads | None,
 ) -> Iterator[Finding]:
     """The loop makes or takes its batches itself; by its sampled lines."""
     if throughput.feeds or not loop.ranks:
@@ -124,12 +135,14 @@ def without_a_loader(
     lines = loop.lines(Place.FEEDS, rank=rank)
     if cost < NOTABLE or not lines:
         return
+    ranks = [row.place.rank for row in loop.ranks] if rank is None else [rank]
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
             f"{who} {1000 * seconds:.3g} ms of a step of {1000 * loop.step:.3g} ms{than} to get "
             f"the batch, without a DataLoader, {loop_work.words(lines[0])}"
+            + own_loader.maker(lines[0].inner or lines[0].frame, threads, ranks)
         ),
         evidence=(
             Observation(
@@ -228,7 +241,9 @@ def _by_its_batches(one: Straggler, loop: StepLoop) -> bool:
     return one.part == "rest" and loop.longer(one.place.rank, Place.FEEDS) >= MOST * one.seconds
 
 
-def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
+def in_a_live_run(
+    live: LiveState, words: FrameworkWords, threads: ScriptThreads | None
+) -> Iterator[Finding]:
     rows = live_data_starvation.hungry(live)
     if not rows or live_data_starvation.collating(rows) is not None:
         return
@@ -246,6 +261,8 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
     what = "waits for its DataLoader workers" if workers else "loads batches itself"
     if own:
         what = "gets its batches without a DataLoader"
+        waits = line or live_data_starvation.taken(rows)
+        meanwhile += own_loader.maker(waits, threads, [one.rank for one in rows])
     yield Finding(
         severity=live_cost.severity(lost) if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -82,22 +80,21 @@ def plan(
             f"a global batch of {work.global_batch} is not a multiple of {each}"
             f"{' or '.join(map(str, gpus))} GPUs: change --global-batch or --gpus"
         )
-    with _old_objects_left_alone():
-        found = [one for number in numbers for one in search.frontier(number)]
-        if not found:
-            least = search.smallest
-            work = search.work_of(least)
-            return planning.plan(search.timed(least), device, numbers, work, None, least)
-        best = max(found, key=lambda one: one.samples_per_second)
-        chosen = search.of(best.checkpointing, best.micro_batch)
-        planned = planning.plan(
-            search.timed(chosen),
-            device,
-            (best.gpus,),
-            search.work_of(chosen),
-            forecast=chosen,
-            only=row(best),
-        )
+    found = [one for number in numbers for one in search.frontier(number)]
+    if not found:
+        least = search.smallest
+        work = search.work_of(least)
+        return planning.plan(search.timed(least), device, numbers, work, None, least)
+    best = max(found, key=lambda one: one.samples_per_second)
+    chosen = search.of(best.checkpointing, best.micro_batch)
+    planned = planning.plan(
+        search.timed(chosen),
+        device,
+        (best.gpus,),
+        search.work_of(chosen),
+        forecast=chosen,
+        only=row(best),
+    )
     return msgspec.structs.replace(
         planned,
         candidates=tuple(found),
@@ -109,13 +106,3 @@ def plan(
 def _reason(best: Candidate, device: PlannedGpu) -> str:
     free, whole = (size / planning.GIB for size in (device.memory - best.memory, device.memory))
     return f"the fastest that fits; {free:.1f} of {whole:.1f} GiB stay free"
-
-
-@contextmanager
-def _old_objects_left_alone() -> Iterator[None]:
-    """Keep the collector, which each step starts, from visiting what existed before."""
-    gc.freeze()
-    try:
-        yield
-    finally:
-        gc.unfreeze()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.frames import Origin
+from ddoctor.evidence.frames import Frame, Origin
 from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.models import Confidence
 from tests.analysis.test_live_loop import STEP, at, rank
 from tests.analysis.test_live_loop import origin as in_train
@@ -90,8 +91,45 @@ def test_quiet_about_a_rank_that_is_late_elsewhere(findings: Findings) -> None:
     assert findings(CAUSE, steps(USUAL, SLOW, USUAL), NONE, seen) == ()
 
 
-BATCHES = at(10, "for texts in shards():", user(3, "time.sleep(0.01)", "shards"))
 GIVES = (in_train(10, gives=True),)
+READS = user(6, "rows = read(shard)", "produce")
+WRITES = user(8, "write(lines.get())", "log")
+OTHER = user(9, "refresh(cache)", "keep")
+
+
+def threads(*places: Frame) -> ScriptThreads:
+    found = [
+        ScriptThread(rank=rank, place=one, cpus=0.1, seconds=9.0)
+        for rank in (0, 1)
+        for one in places
+    ]
+    return ScriptThreads(threads=tuple(found))
+
+
+@pytest.mark.parametrize(
+    ("places", "waits", "told"),
+    [
+        ((READS,), "yield self.queue.get()", True),
+        ((READS, WRITES), "yield self.queue.get()", True),
+        ((READS, OTHER), "yield self.queue.get()", False),
+        ((WRITES,), "yield self.queue.get()", False),
+        ((READS,), "yield self.read()", False),
+        ((), "yield self.queue.get()", False),
+    ],
+)
+def test_the_thread_that_fills_the_queue(
+    findings: Findings, places: tuple[Frame, ...], waits: str, told: bool
+) -> None:
+    seen = lines(*[{FORWARD: 30, (*HEAD[:2], waits): 30}] * 2, origins=TAKEN)
+    (finding,) = findings(CAUSE, steps(SLOW, SLOW), NONE, seen, threads(*places))
+    assert ("train.py:6 in produce (`rows = read(shard)`)" in finding.because) is told
+    calls = at(10, "for batch in batches:", user(3, waits, "batches"))
+    rows = [rank(number, (42, calls), origins=GIVES) for number in (0, 1)]
+    (finding,) = findings(CAUSE, look(*rows), threads(*places))
+    assert ("train.py:6 in produce (`rows = read(shard)`)" in finding.because) is told
+
+
+BATCHES = at(10, "for texts in shards():", user(3, "time.sleep(0.01)", "shards"))
 
 
 def test_live_on_all_ranks(findings: Findings) -> None:

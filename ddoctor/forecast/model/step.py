@@ -144,6 +144,7 @@ class Footprint:
         )
 
 
+@collector.old_objects_left_alone()
 def footprint(
     build: Callable[[], nn.Module],
     batch: Callable[[], Batch],
@@ -207,6 +208,7 @@ def footprint(
     )
 
 
+@collector.old_objects_left_alone()
 def passes(
     build: Callable[[], nn.Module],
     batch: Callable[[], Batch],
