@@ -23,10 +23,12 @@ from typing import Literal
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.trend import Trend, trend
 from ddoctor.evidence.host import Memory
 from ddoctor.evidence.live import LiveRank
 from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.script import Script, SourceLine
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -57,6 +59,7 @@ GAPS = 2.5
 CACHE = "a cache of the dataset looks the same until its first epoch ends"
 
 MIB_PER_GIB = 1024
+FEW = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +91,7 @@ def growing(
     hosts: tuple[Memory, ...] | None,
     loading: tuple[Loading, ...] | None,
     use: tuple[RankUse, ...] | None,
+    scripts: tuple[Script, ...] | None,
 ) -> Iterator[Finding]:
     ranks = [rank for one in memory for rank in one.ranks]
     free = {section.host: _free(section, ranks) for section in hosts or ()}
@@ -113,7 +117,11 @@ def growing(
         leaks = [leak for leak in every if leak.workers is workers]
         if leaks:
             without_gc = not any(collected.get(leak.growth.rank, True) for leak in leaks)
-            yield _finding(leaks, _full(every, free), _cache(leaks, loaders, free), without_gc)
+            # Of workers, the dataset keeps it.
+            kept = [one for script in scripts or () for one in script.kept_values if not workers]
+            yield _finding(
+                leaks, _full(every, free), _cache(leaks, loaders, free), without_gc, kept
+            )
 
 
 def _working_set(rank: Growth, workers: bool, loaders: Sequence[Loader]) -> float:
@@ -228,6 +236,7 @@ def _finding(
     full: tuple[float, str] | None,
     cache: Literal["no", "maybe", "fits"],
     without_gc: bool,
+    kept: Sequence[SourceLine],
 ) -> Finding:
     worst = max(leaks, key=lambda leak: leak.found.per_step)
     growth, per_step = worst.growth, worst.found.per_step
@@ -240,6 +249,9 @@ def _finding(
         + f", from {worst.amounts[0]:.0f} to {worst.amounts[-1]:.0f} MiB in "
         f"{growth.steps[-1] - growth.steps[0]} steps, as fast at the end as at the start",
         f"at this rate {full[1]} is full in {_span(full[0])}" if full is not None else "",
+        f"{' and '.join(map(shown, kept[:FEW]))} may be the reason: no line empties it"
+        if kept
+        else "",
         "Python's garbage collection is off" if without_gc else "",
         CACHE if cache != "no" else "",
         "" if sure else "this little may be due to the allocator: record more steps to be sure",

@@ -481,6 +481,8 @@ class Script(Section, frozen=True, kw_only=True):
     """All layers of its models; empty: other packages may bring some."""
     restored: tuple[SourceLine, ...] = ()
     """Calls of ``torch.load`` whose result becomes the state of a model or an optimizer."""
+    kept_values: tuple[SourceLine, ...] = ()
+    """Statements of a training loop that keep something of each step, but for numbers."""
     kept_losses: tuple[SourceLine, ...] = ()
     """Statements of a training loop that store a loss with its graph beyond the step."""
     splits: tuple[SourceLine, ...] = ()

@@ -20,7 +20,7 @@ def kept(program: Program) -> Iterator[Statement]:
     """The statements, such as ``total += loss`` with a ``total`` from before the loop."""
     for statement in program.statements:
         loops = [block for block in statement.around if block.node in program.training]
-        target, value = _stored(statement.node)
+        target, value = stored(statement.node)
         still = any(block.kind == "no-grad" for block in statement.around)
         if not loops or still or not (target or isinstance(statement.node, ast.Expr)):
             continue
@@ -29,8 +29,8 @@ def kept(program: Program) -> Iterator[Statement]:
         if _is_handed_on(statement.node, losses | _parts(losses, loop), program):
             yield statement
             continue
-        stored = {name for name in losses & {*_with_graph(value)} if _is_plain(name, statement)}
-        if stored and target not in losses and not _renewed(target, loop):
+        held = {name for name in losses & {*_with_graph(value)} if _is_plain(name, statement)}
+        if held and target not in losses and not renewed(target, loop):
             yield statement
 
 
@@ -76,7 +76,7 @@ def _adds_up(scope: Scope) -> bool:
     return adds
 
 
-def _stored(node: ast.stmt) -> tuple[str, ast.AST]:
+def stored(node: ast.stmt) -> tuple[str, ast.AST]:
     """The variable that outlives the statement and what it gets; empty: another statement."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
         return variable(node.target), node.value
@@ -127,7 +127,7 @@ def _is_plain(name: str, statement: Statement) -> bool:
     return True
 
 
-def _renewed(target: str, loop: ast.AST) -> bool:
+def renewed(target: str, loop: ast.AST) -> bool:
     """Whether the loop assigns or empties the variable elsewhere."""
     for node in ast.walk(loop):
         if isinstance(node, ast.Assign) and target in map(variable, node.targets):

@@ -50,6 +50,7 @@ from ddoctor.script.datasets import datasets
 from ddoctor.script.exhausting import exhausts
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
+from ddoctor.script.kept_values import kept_values
 from ddoctor.script.local_counts import local_counts
 from ddoctor.script.losses import kept
 from ddoctor.script.mixed_layers import mixed_layers
@@ -286,6 +287,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in own_layers(walks, program)
             if not modules.unseen and not modules.broken
         ),
+        kept_values=_first(at(one.node, one.scope) for one in kept_values(program)),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),
         loads_on_one_rank=next(

@@ -9,6 +9,7 @@ from ddoctor import engine
 from ddoctor.evidence.host import Memory
 from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.script import Script, SourceLine
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.evidence.training import RankHost, RankUse
@@ -74,6 +75,17 @@ def test_a_process_that_grows_with_every_step(findings: Findings) -> None:
     # 5 steps a second.
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(1.6 * 5 * 3600 / 1024, rel=0.05)
+
+
+def test_the_line_that_keeps_something_of_each_step(findings: Findings) -> None:
+    line = SourceLine(file="train.py", line=40, text="history.append(batch)")
+    script = Script(files=("train.py",), kept_values=(line,))
+    (finding,) = findings(CAUSE, run(growth(leaking)), script)
+    assert "train.py:40 (`history.append(batch)`) may be the reason" in finding.because
+    (finding,) = findings(CAUSE, run(growth(workers=leaking)), script)
+    assert "train.py:40" not in finding.because
+    (finding,) = findings(CAUSE, run(growth(leaking)), Script(files=("train.py",)))
+    assert "may be the reason" not in finding.because
 
 
 def test_workers_that_grow(findings: Findings) -> None:
