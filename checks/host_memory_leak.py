@@ -119,9 +119,10 @@ def growing(
             without_gc = not any(collected.get(leak.growth.rank, True) for leak in leaks)
             # Of workers, the dataset keeps it.
             kept = [one for script in scripts or () for one in script.kept_values if not workers]
-            yield _finding(
-                leaks, _full(every, free), _cache(leaks, loaders, free), without_gc, kept
-            )
+            cache = _cache(leaks, loaders, free)
+            # A line that keeps something of each step is no cache of a dataset that ends.
+            cache = "maybe" if kept and cache == "fits" else cache
+            yield _finding(leaks, _full(every, free), cache, without_gc, kept)
 
 
 def _working_set(rank: Growth, workers: bool, loaders: Sequence[Loader]) -> float:

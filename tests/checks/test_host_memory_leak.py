@@ -160,6 +160,11 @@ def test_a_cache_that_would_fit_is_a_note(findings: Findings) -> None:
     assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
     (finding,) = findings(CAUSE, *sections, memory(100 * GIB))
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    # The loop keeps something of each step, so it is hardly one.
+    line = SourceLine(file="train.py", line=40, text="history.append(batch)")
+    keeps = Script(files=("train.py",), kept_values=(line,))
+    (finding,) = findings(CAUSE, *sections, memory(400 * GIB), keeps)
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
 
 
 def test_garbage_that_nobody_collects(findings: Findings) -> None:
