@@ -23,6 +23,7 @@ OF_TRAINER = {
 def of_trainer(plan: LaunchPlan) -> Iterator[Mistake]:
     """All of them."""
     yield from _trainer_and_deepspeed(plan.launch)
+    yield from _whole_batch(plan)
     if plan.by_trainer:
         yield from _two_precisions(plan.launch)
         yield from _best_between_saves(plan.launch)
@@ -114,6 +115,39 @@ def _trainer_and_deepspeed(launch: Launch) -> Iterator[Mistake]:
                 confidence=Confidence.LIKELY,
             )
             return
+
+
+def _whole_batch(plan: LaunchPlan) -> Iterator[Mistake]:
+    """The Trainer refuses another batch of all ranks in DeepSpeed's file than it has.
+
+    Source: transformers/integrations/deepspeed.py, trainer_config_process, ``train_batch_size``.
+    """
+    launch = plan.launch
+    file, own, micro, steps = (
+        launch.get(name)
+        for name in (
+            *("arg.deepspeed", "deepspeed.train_batch_size"),
+            *("arg.per_device_train_batch_size", "arg.gradient_accumulation_steps"),
+        )
+    )
+    if not plan.by_trainer or file is None or own is None or micro is None or not plan.ranks:
+        return
+    times = steps.number if steps is not None else 1
+    if own.number and micro.number and times and file.value.endswith(".json"):
+        whole = plan.ranks * micro.number * times
+        if whole != own.number:
+            yield Mistake(
+                because=f"train_batch_size is {own.value} ({own.at}), and {plan.ranks} ranks with "
+                f"{micro.value} samples each ({micro.at}) and {times} micro-batches make {whole}: "
+                "transformers refuses that",
+                at=own,
+                fix=Fix(
+                    summary="let transformers put in its own value",
+                    paste='"train_batch_size": "auto"',
+                    language="text",
+                ),
+                confidence=Confidence.LIKELY,
+            )
 
 
 def _equal(own: Setting, other: Setting) -> bool:

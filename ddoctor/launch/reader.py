@@ -346,6 +346,8 @@ def _of_launcher(
         added = f"added by {launcher.title}"
         appended["--local-rank"] = Setting(name="--local-rank", value="0", origin=added)
     found.settings += _defaults(launcher)
+    if given.get("no_python") == "true":
+        command, at = _of_program(command, at, found)
     return _built(
         command,
         launcher.title.split()[0],
@@ -355,6 +357,18 @@ def _of_launcher(
         is_module=given.get("module") == "true",
         appended=appended,
     )
+
+
+def _of_program(command: Command, at: int, found: _Found) -> tuple[Command, int]:
+    """A command that each rank runs, as its script; what else than Python does is not known."""
+    words = [*command.words]
+    if PYTHON.fullmatch(PurePath(words[at].text).name):
+        later = range(at + 1, len(words))
+        script = next((one for one in later if not words[one].text.startswith("-")), at)
+        return command, script
+    found.unresolved.append(words[at].setting("program", words[at].text))
+    words[at] = replace(words[at], text="")
+    return replace(command, words=tuple(words)), at
 
 
 def _of_trl(command: Command, named: Word, found: _Found, around: tuple[str, ...]) -> Launch:

@@ -101,7 +101,9 @@ def read(
     told.settings += reversed(given)
     for one in given:
         key = _key(one)
-        if (key in NAMES_CONFIG or key == "") and _is_config(one, folder):
+        # Whatever names a file of YAML: `--recipe sft.yaml`. One of JSON may hold data.
+        takes = key in NAMES_CONFIG or key == "" or one.value.endswith(CONFIGS[:2])
+        if takes and key not in NAMES_DEEPSPEED and _is_config(one, folder):
             _add(told, one, folder, "arg.")
         elif key == "" and one.value.endswith(".py") and files.is_there(folder / one.value):
             told.settings += openmmlab_config.read(folder / one.value, one.value, given)
@@ -120,6 +122,8 @@ def read(
                     told.settings += files.settings(folder / one.value, one.value, prefix)
                     told.files.append(one.value)
             told.settings += _written(tree, name)
+            known, hidden = _unpacked(tree, told.settings)
+            told.settings += known
             told.settings += accelerator_calls.written(tree, name)
             told.settings += optimizer_calls.rates(tree, name)
             told.settings += lightning_calls.started(tree, name, told.settings)
@@ -137,7 +141,9 @@ def read(
                 told.settings += _written(other, where)
                 told.settings += accelerator_calls.written(other, where)
                 told.settings += _said(path.parent / where, other, where)
-            told.settings += trainer_defaults.read(found)
+            defaults = trainer_defaults.read(found)
+            # A dictionary that the source does not show may set any of them.
+            told.settings += [one for one in defaults if not hidden or one.name == "trainer"]
             options = {word: one for word, one in by_word if word.startswith("-")}
             told.unknown += known_arguments.refused(tree, {**options, **appended}, name)
             if (composed := hydra_config.read(tree, path, by_word, folder)) is not None:
@@ -301,6 +307,25 @@ def _written(tree: ast.Module, name: str) -> Iterator[Setting]:
             yield Setting(
                 name=f"arg.{option.key}", value=option.default, file=name, line=option.line
             )
+
+
+def _unpacked(tree: ast.Module, given: Sequence[Setting]) -> tuple[list[Setting], bool]:
+    """The settings of a file's section that a class of arguments gets as ``**cfg["training"]``.
+
+    Also whether it gets one that no file has.
+    """
+    found, hidden = list[Setting](), False
+    for node in nodes(tree).of(ast.Call):
+        for word in node.keywords if trainer_defaults.NAMES.fullmatch(named(node.func)) else ():
+            if word.arg is None and OF_TRAINING.fullmatch(named(node.func)):
+                value = word.value.slice if isinstance(word.value, ast.Subscript) else word.value
+                section = f"arg.{named(value)}."
+                rows = [one for one in given if one.name.startswith(section)]
+                hidden = hidden or not rows
+                found += [
+                    with_fields(one, name=f"arg.{one.name.removeprefix(section)}") for one in rows
+                ]
+    return found, hidden
 
 
 def _said(path: Path, tree: ast.Module, name: str) -> Iterator[Setting]:

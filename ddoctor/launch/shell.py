@@ -32,7 +32,10 @@ MOST_NESTED = 4
 MOST_SOURCED = 3
 """Levels of scripts that read one another."""
 # $(…), <(…) and >(…) are one word, whatever is in them.
-SUBSTITUTION = re.compile(r"\$\(\([^()]{0,2000}\)\)|[$<>]\([^()]{0,2000}\)|`[^`]{0,2000}`")
+# Blanks in these divide no words; of ${NAME:?complaint}, too.
+SUBSTITUTION = re.compile(
+    r"\$\(\([^()]{0,2000}\)\)|[$<>]\([^()]{0,2000}\)|`[^`]{0,2000}`|\$\{\w+:?\?[^{}\"']{0,200}\}"
+)
 MASK = re.compile(r"\x00(\d+)\x00")
 # A backslash that does not end its line continues nothing.
 BROKEN = re.compile(r"\\[ \t]+(?:#.*)?$")

@@ -254,6 +254,20 @@ def test_a_file_that_the_script_reads(tmp_path: Path, reads: str, file: str, wro
     assert "launch-config-invalid" not in {one.cause for one in found}
 
 
+NAMED = """
+    FILE=${1:?the file of variables}; shift
+    source "$FILE"
+    torchrun --standalone --nproc-per-node="$RANKS" train.py "$@"
+"""
+
+
+@pytest.mark.parametrize(("ranks", "wrong"), [(8, True), (6, False)])
+def test_a_file_that_an_argument_names(tmp_path: Path, ranks: int, wrong: bool) -> None:
+    (tmp_path / "lab.env").write_text(f"export CUDA_VISIBLE_DEVICES=0,1,2,3,4,5\nRANKS={ranks}\n")
+    found = told(tmp_path, "bash run.sh lab.env", run_sh=NAMED)
+    assert ("nproc-exceeds-visible-gpus" in {one.cause for one in found}) is wrong
+
+
 LIGHTNING = """
     import lightning as L
     import argparse
