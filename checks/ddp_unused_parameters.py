@@ -21,7 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.framework_words import FrameworkWords
-from ddoctor.analysis.script_source import is_plain, shown
+from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.named_models import names_of
+from ddoctor.analysis.script_source import is_plain, shown, with_keywords
 from ddoctor.analysis.switched_layers import SwitchedLayers
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
@@ -37,6 +39,14 @@ CRASH = "Expected to have finished reduction in the prior iteration"
 NAMED = re.compile(r"Parameters which did not receive grad for rank \d+: (.+)")
 NUMBERED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 
+# Of transformers 5, the encoders whose class takes ``add_pooling_layer``.
+POOLED = re.compile(
+    r"(?:^|/)(?:bert|roberta|xlm-roberta|camembert|albert|mpnet|longformer|ernie|vit)-", re.I
+)
+OF_POOLED = re.compile(
+    r"transformers\.(?:Bert|Roberta|XLMRoberta|Camembert|Albert|MPNet|Longformer|Ernie|ViT)Model"
+    r"\.from_pretrained"
+)
 DDP = "torch.nn.parallel.DistributedDataParallel"
 FEW = 4
 """Beyond this many names, only the count is shown."""
@@ -141,6 +151,38 @@ def in_the_source(
             ),
         )
         return
+
+
+def of_a_pooler(plan: LaunchPlan, script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """An encoder brings a pooler, and the loss takes its last hidden states alone.
+
+    Source: transformers/models/bert/modeling_bert.py, ``BertModel``, and those that resemble it.
+    """
+    takes = script.takes_hidden_states
+    less = script.names_pooler or script.trains_less
+    searches = any("find_unused_parameters" in one.keywords for one in script.calls)
+    if takes is None or less or searches or not _reduces(script, plan.launch, wrapping):
+        return
+    for one in script.calls:
+        by_class = OF_POOLED.fullmatch(one.name)
+        by_name = one.name == "transformers.AutoModel.from_pretrained" and any(
+            POOLED.search(name.strip("'\"")) for name in names_of(one, plan)
+        )
+        if (by_class or by_name) and one.on_all_ranks:
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} brings a pooler, and the script takes only the last "
+                f"hidden states ({takes.place}): its parameters get no gradient, "
+                "find_unused_parameters is off, and DDP stops in the second step",
+                fixes=(
+                    Fix.python(
+                        summary="make the model without it",
+                        paste=with_keywords(one, add_pooling_layer="False"),
+                    ),
+                ),
+            )
+            return
 
 
 def _reduces(script: Script, launch: Launch | None, wrapping: Wrapping | None) -> bool:

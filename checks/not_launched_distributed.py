@@ -292,6 +292,38 @@ def started_as_tasks(launch: Launch, script: Script) -> Iterator[Finding]:
             return
 
 
+# An attribute of what the script's parser returns.
+OPTION = re.compile(r"\w+\.(?P<name>[A-Za-z_]\w*)")
+OFF = ("false", "none", "0", "")
+
+
+def joins_by_an_option(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The script joins a process group only with an option that the command does not give."""
+    joins = script.of("torch.distributed.init_process_group")
+    launcher, ranks = plan.launch.launcher, plan.ranks or 0
+    if launcher == "python" or ranks < 2 or len(joins) != 1 or not is_plain(script):
+        return
+    option = OPTION.fullmatch(joins[0].test)
+    given = plan.launch.get(f"arg.{option['name']}") if option is not None else None
+    if option is None or given is None or option["name"] in script.set_fields:
+        return
+    if given.value.lower() in OFF:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{launcher} starts {ranks} ranks, and {shown(joins[0].at)} runs only with "
+            f"--{option['name']}, which is off ({given.at}): each rank trains alone",
+            evidence=(Observation(name=option["name"], value=given.value, source=given.at),),
+            fixes=(
+                Fix(
+                    summary="give the script its option",
+                    paste=f"--{option['name'].replace('_', '-')}",
+                    language="text",
+                ),
+            ),
+        )
+
+
 def each_rank_alone(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """A launcher starts several ranks of a script that knows nothing of other ranks."""
     ranks, trains = plan.ranks, [one for one in script.loops if one.kind == "training"]

@@ -52,7 +52,7 @@ class NamedModel:
 def named_models(plan: LaunchPlan, script: Script | None) -> Iterator[NamedModel]:
     """The models that a script, or a program that trains one, loads on all of its ranks."""
     for one in script.calls if script is not None else ():
-        billions = _billions(_names(one, plan), plan) if OF_MODELS.search(one.name) else None
+        billions = _billions(names_of(one, plan), plan) if OF_MODELS.search(one.name) else None
         if billions and one.on_all_ranks and "device_map" not in one.keywords:
             halves = HALVES.search(" ".join(one.keywords.values())) is not None
             yield NamedModel(place=shown(one.at), billions=billions, halves=halves)
@@ -83,7 +83,7 @@ def _billions(names: Iterable[str], plan: LaunchPlan) -> float | None:
     return float(found[1]) if found is not None else None
 
 
-def _names(call: SourceCall, plan: LaunchPlan) -> Iterator[str]:
+def names_of(call: SourceCall, plan: LaunchPlan) -> Iterator[str]:
     """What may name the model: the argument, what it is assigned from, and its value."""
     written, origin = call.argument(NAME, 0) or "", call.origin(NAME, 0)
     yield from (written, call.values.get("0", ""), *origin)

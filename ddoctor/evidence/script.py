@@ -485,6 +485,8 @@ class Script(Section, frozen=True, kw_only=True):
     """Statements of a training loop that keep something of each step, but for numbers."""
     kept_losses: tuple[SourceLine, ...] = ()
     """Statements of a training loop that store a loss with its graph beyond the step."""
+    set_fields: frozenset[str] = frozenset()
+    """Attributes of objects that a line sets, and not their own methods: ``args.distributed``."""
     splits: tuple[SourceLine, ...] = ()
     """Lines that use the rank or the number of ranks in a way that may select data."""
     names_device: SourceLine | None = None
@@ -498,6 +500,10 @@ class Script(Section, frozen=True, kw_only=True):
     """The first line with the word ``set_epoch``, as a name or a text."""
     names_end: SourceLine | None = None
     """The first line with the word ``destroy_process_group``."""
+    names_pooler: SourceLine | None = None
+    """The first line with a word for the pooler of an encoder such as BERT."""
+    takes_hidden_states: SourceLine | None = None
+    """The first line with the word ``last_hidden_state``."""
     fills_in: SourceLine | None = None
     """The first line that gives a model of the meta device memory without values, ``to_empty``."""
     loads_on_one_rank: SourceLine | None = None

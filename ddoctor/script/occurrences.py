@@ -68,6 +68,7 @@ OF_DEEPSPEED = frozenset(
     for text in (f"'{key}'", f"{key}()", f"set_{key}()")
 )
 """Keys of DeepSpeed's config, and the methods of its engine that give or set them."""
+POOLS = frozenset({"pooler", "pooler_output", "add_pooling_layer", "'add_pooling_layer'"})
 AHEAD = "non_blocking=True"
 LESS = re.compile(
     r"lora|peft|quant|bitsandbytes|load_in_|galore|8bit|requires_grad|freeze|offload", re.I
@@ -163,6 +164,8 @@ NAMED: Mapping[str, Callable[[str], bool]] = {
     "names_set_epoch": "set_epoch".__eq__,
     "names_end": "destroy_process_group".__eq__,
     "fills_in": "to_empty".__eq__,
+    "names_pooler": POOLS.__contains__,
+    "takes_hidden_states": "last_hidden_state".__eq__,
     "in_parts": IN_PARTS.__contains__,
     "holds_back": HOLDS_BACK.__contains__,
     "copies_ahead": AHEAD.__eq__,

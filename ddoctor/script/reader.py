@@ -56,7 +56,7 @@ from ddoctor.script.losses import kept
 from ddoctor.script.mixed_layers import mixed_layers
 from ddoctor.script.mixed_types import mixed_types
 from ddoctor.script.modules import Modules
-from ddoctor.script.names import source
+from ddoctor.script.names import source, variable
 from ddoctor.script.noise import same_noise
 from ddoctor.script.occurrences import first_lines, frameworks, imported_names
 from ddoctor.script.own_averaging import own_averaging
@@ -287,6 +287,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in own_layers(walks, program)
             if not modules.unseen and not modules.broken
         ),
+        set_fields=frozenset(_set_fields(modules)),
         kept_values=_first(at(one.node, one.scope) for one in kept_values(program)),
         kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),
@@ -304,6 +305,8 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         names_set_epoch=named.get("names_set_epoch"),
         names_end=named.get("names_end"),
         fills_in=named.get("fills_in"),
+        names_pooler=named.get("names_pooler"),
+        takes_hidden_states=named.get("takes_hidden_states"),
         in_parts=named.get("in_parts"),
         holds_back=named.get("holds_back"),
         copies_ahead=named.get("copies_ahead"),
@@ -314,6 +317,13 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         broken=tuple(modules.broken),
         unseen=tuple(modules.unseen),
     )
+
+
+def _set_fields(modules: Modules) -> Iterator[str]:
+    for module in modules.found:
+        for node in module.nodes.of(ast.Attribute):
+            if isinstance(node.ctx, ast.Store) and variable(node.value) != "self":
+                yield node.attr
 
 
 def _first(facts: Iterator[Fact]) -> tuple[Fact, ...]:

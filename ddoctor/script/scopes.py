@@ -236,7 +236,12 @@ class Walk:
         defined = any(block.kind in RANK_TESTS for block in around)
         inner.guarded = scope.guarded or defined or any(map(_for_ranks, node.decorator_list))
         still = [one for one in node.decorator_list if _has(one, "no_grad", "inference_mode")]
-        self._body(node.body, inner, tuple(Block("no-grad", one) for one in still))
+        alone = [one for one in node.decorator_list if _for_one_rank(one)]
+        blocks = (
+            *(Block("no-grad", one) for one in still),
+            *(Block("one-rank", one) for one in alone),
+        )
+        self._body(node.body, inner, blocks)
 
     def _expression(
         self, node: ast.AST, statement: ast.stmt, scope: Scope, around: tuple[Block, ...]
@@ -340,10 +345,18 @@ def _has(node: ast.AST, *names: str) -> bool:
     )
 
 
-def _for_ranks(decorator: ast.AST) -> bool:
-    """Such as ``rank_zero_only`` or ``on_main_process``; ``hydra.main`` is none."""
+def _for_one_rank(decorator: ast.AST) -> bool:
+    """Such as ``rank_zero_only``, ``master_only`` or ``accelerator.on_main_process``."""
     found = {word for part in ast.walk(decorator) for word in lower(own_name(part))}
-    return bool(found & {"rank", "master"}) or {"main", "process"} <= found
+    only = "only" in found or {"on", "main"} <= found
+    return _for_ranks(decorator) and only
+
+
+def _for_ranks(decorator: ast.AST) -> bool:
+    """Such as ``rank_zero_only``, ``on_main_process`` or ``on_main``; ``hydra.main`` is none."""
+    found = {word for part in ast.walk(decorator) for word in lower(own_name(part))}
+    of_main = "main" in found and bool(found & {"process", "on", "only", "is"})
+    return bool(found & {"rank", "master"}) or of_main
 
 
 def _is_main_guard(test: ast.expr) -> bool:

@@ -106,6 +106,13 @@ STOPS_ALONE = (
     "value = measured(model, val_loader)\n{}early_stop.update(value)\n"
     "if early_stop.should_stop:\n    break\n"
 )
+OF_ONE = """
+@{}
+def total(model):
+    norm = sum(one.norm() for one in model.parameters())
+    dist.all_reduce(norm)
+    print(norm)
+"""
 EARLY_LOAD = "state = torch.load('last.pt', map_location='cuda')\n"
 GATHERS = """
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
@@ -355,6 +362,17 @@ TWINS = {
             step=STEP + "steps += 1\nstop = steps >= args.steps * 2\nif stop:\n    break\n",
             epoch="if stop:\n    break\n",
         ),
+    ),
+    "a sum in a function that one rank runs": (
+        "rank0-only-collective",
+        ddp(head=OF_ONE.format("on_main"), epoch="total(model)"),
+        ddp(head=OF_ONE.format("timed"), epoch="total(model)"),
+        ddp(head=OF_ONE.format("functools.cache"), epoch="total(model)"),
+    ),
+    "a sum in a function for rank zero only": (
+        "rank0-only-collective",
+        ddp(head=OF_ONE.format("rank_zero_only"), epoch="total(model)"),
+        ddp(head=OF_ONE.format("app.main"), epoch="total(model)"),
     ),
     "a full state by options in a variable": (
         "rank0-only-collective",
