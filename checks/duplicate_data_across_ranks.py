@@ -446,7 +446,15 @@ def not_set_up(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
 def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
     """The training data are shared out, and those of the evaluation are not."""
     loaders = script.of(LOADER)
-    whole = [one for one in loaders if evaluates(one) and one.on_all_ranks and not shares(one)]
+    whole = [
+        one
+        for one in loaders
+        if evaluates(one)
+        and one.on_all_ranks
+        and not shares(one)
+        # A part by the number of ranks: `range(gpu, len(data), world)`.
+        and "world" not in one.held("dataset", 0)
+    ]
     shared = [one for one in loaders if not evaluates(one) and shares(one)]
     if seen is not None or not is_plain(script) or not shared or not whole:
         return

@@ -232,6 +232,7 @@ def test_the_evaluation_is_not_shared_out(review: Review) -> None:
         f"if dist.get_rank() == 0:\n    {more}",
         more.replace("val_loader", "other").replace("4)", "4, persistent_workers=True)"),
         f"mine = Subset(images, range(rank, len(images), 8))\n{more.replace('Images()', 'mine')}",
+        f"mine = Subset(images, range(gpu, 99, world))\n{more.replace('Images()', 'mine')}",
     ):
         assert review(ddp(loader=LOADER + quiet)) == {}
 
