@@ -26,7 +26,7 @@ from ddoctor.analysis.named_models import names_of
 from ddoctor.analysis.script_source import is_plain, shown, with_keywords
 from ddoctor.analysis.switched_layers import SwitchedLayers
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.script import Script
+from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -168,7 +168,7 @@ def of_a_pooler(plan: LaunchPlan, script: Script, wrapping: Wrapping | None) -> 
         by_name = one.name == "transformers.AutoModel.from_pretrained" and any(
             POOLED.search(name.strip("'\"")) for name in names_of(one, plan)
         )
-        if (by_class or by_name) and one.on_all_ranks:
+        if (by_class or by_name) and _is_wrapped(one, script):
             yield Finding(
                 severity=Severity.ERROR,
                 confidence=Confidence.LIKELY,
@@ -183,6 +183,18 @@ def of_a_pooler(plan: LaunchPlan, script: Script, wrapping: Wrapping | None) -> 
                 ),
             )
             return
+
+
+def _is_wrapped(made: SourceCall, script: Script) -> bool:
+    """Whether DDP gets that model, or one whose class makes it; a teacher needs no gradients."""
+    owner = made.at.function.rpartition(".")[0]
+    for one in script.of(DDP):
+        given = f"{one.argument('module', 0)} {one.held('module', 0)}"
+        if made.name in one.origin("module", 0) or (
+            re.search(rf"\b{owner}\(", given) if owner else made.assigned and made.assigned in given
+        ):
+            return True
+    return False
 
 
 def _reduces(script: Script, launch: Launch | None, wrapping: Wrapping | None) -> bool:

@@ -110,7 +110,7 @@ def _holds(block: Block, scope: Scope, program: Program) -> str:
     Of a variable, what it is assigned from, also by the only call of its function; of a function
     of the script, what it returns.
     """
-    test, negated = block.test, block.rest and _counts(block)
+    test, negated = block.test, _counts(block) if block.rest else block.negated
     if negated:
         while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             test, negated = test.operand, not negated

@@ -46,6 +46,30 @@ def test_an_option_that_is_off(
     assert ("not-launched-distributed" in found) is wrong
 
 
+OTHERWISE = """
+    if args.ddp:
+        device = "cpu"
+    else:
+        dist.init_process_group("nccl")
+"""
+EARLY = """
+    def join(args):
+        if args.ddp:
+            return
+        dist.init_process_group("nccl")
+
+    join(args)
+"""
+
+
+@pytest.mark.parametrize("join", [OTHERWISE, EARLY])
+def test_an_option_that_keeps_it_from_joining(tmp_path: Path, join: str) -> None:
+    begin, _, rest = SCRIPT.format(kind=SWITCH, more="").partition("    if args.ddp:")
+    source = begin + join.lstrip("\n") + rest[rest.index("    for batch") :]
+    found = causes(tmp_path, "torchrun --nproc-per-node 2 train.py", source)
+    assert "not-launched-distributed" not in found
+
+
 ENCODES = """
     import torch
     import torch.distributed as dist
@@ -60,6 +84,7 @@ ENCODES = """
         def forward(self, ids, mask):
             return self.body(ids, mask).{takes}
 
+    teacher = AutoModel.from_pretrained("google-bert/bert-base-uncased").eval()
     dist.init_process_group("nccl")
     torch.cuda.set_device(dist.get_rank())
     model = DistributedDataParallel(Encoder().cuda(){options})
@@ -83,6 +108,7 @@ STATES = "last_hidden_state.mean(1)"
         (BY_NAME.replace("google-bert/bert", "distilbert"), STATES, "", False),
         (BY_NAME.replace("google-bert/bert", "microsoft/deberta"), STATES, "", False),
         (BY_NAME + ".requires_grad_(False)", STATES, "", False),
+        ("teacher", STATES, "", False),
         ("AutoModel.from_pretrained(name)", STATES, "", False),
     ],
 )
