@@ -190,9 +190,8 @@ def _is_wrapped(made: SourceCall, script: Script) -> bool:
     owner = made.at.function.rpartition(".")[0]
     for one in script.of(DDP):
         given = f"{one.argument('module', 0)} {one.held('module', 0)}"
-        if made.name in one.origin("module", 0) or (
-            re.search(rf"\b{owner}\(", given) if owner else made.assigned and made.assigned in given
-        ):
+        name = rf"{owner}\(" if owner else re.escape(made.assigned)
+        if made.name in one.origin("module", 0) or (name and re.search(rf"\b{name}", given)):
             return True
     return False
 

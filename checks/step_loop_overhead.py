@@ -431,8 +431,9 @@ def anomaly_mode_in_a_live_run(live: LiveState) -> Iterator[Finding]:
         for one in live.ranks
     }
     taken = {one: samples / one.seen.samples for one, samples in found.items() if samples >= FEW}
-    # A stack may change while it is read, and then a line of the user lacks.
-    if len(taken) < len(live.ranks) or min(taken.values()) < live_cost.TOLD / 2 or not live.moves:
+    # A stack may change while it is read, and then a line of the user's is missing.
+    least = min(taken.values()) if taken and len(taken) == len(live.ranks) else 0.0
+    if least < live_cost.TOLD / 2 or not live.moves:
         return
     share = fmean(taken.values())
     yield Finding(
