@@ -77,12 +77,17 @@ def in_a_hung_run(run: TrainingRun) -> Iterator[Finding]:
         yield from in_a_live_run(live)
 
 
+APART = re.compile(r"client|server|llm", re.IGNORECASE)
+
+
 def generates_on_one_rank(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """One rank alone lets a sharded model generate."""
     if not (plan.strategy.startswith("FSDP") or plan.strategy == "DeepSpeed ZeRO-3"):
         return
     for one in script.of(".generate"):
-        if "one-rank" in one.within and (one.branch is not None):
+        # A server, or vLLM, has a copy of the model.
+        apart = APART.search(one.on) is not None
+        if "one-rank" in one.within and one.branch is not None and not apart:
             yield Finding(
                 severity=Severity.ERROR,
                 confidence=Confidence.LIKELY,

@@ -81,6 +81,8 @@ def test_the_state_of_a_sharded_model(
         ("if accelerator.is_main_process:\n        ", FSDP, True),
         ("", FSDP, False),
         ("if accelerator.is_main_process:\n        ", TWO_GPUS, False),
+        # A server has a model of its own.
+        (ON_MAIN + "sample = client.generate(ids)\n    ", FSDP, False),
     ],
 )
 def test_a_sharded_model_that_generates(
