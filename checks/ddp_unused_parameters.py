@@ -190,7 +190,7 @@ def _is_wrapped(made: SourceCall, script: Script) -> bool:
     owner = made.at.function.rpartition(".")[0]
     for one in script.of(DDP):
         given = f"{one.argument('module', 0)} {one.held('module', 0)}"
-        name = rf"{owner}\(" if owner else re.escape(made.assigned)
+        name = re.escape(owner) + r"\(" if owner else re.escape(made.assigned)
         if made.name in one.origin("module", 0) or (name and re.search(rf"\b{name}", given)):
             return True
     return False
