@@ -22,6 +22,7 @@ from ddoctor.analysis.launch_plan import ALL, LaunchPlan
 from ddoctor.analysis.local_ranks import by_global_rank
 from ddoctor.analysis.script_plan import devices
 from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.source_options import in_launch
 from ddoctor.evidence.joining import Joining
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
@@ -38,7 +39,7 @@ EXPLAINS = (
 )
 
 VISIBLE = "os.environ[CUDA_VISIBLE_DEVICES]"
-LIST = re.compile(r"""['"](\d+(?:,\s*\d+)*)['"]""")
+LIST = re.compile(r"""['"]?(\d+(?:,\s*\d+)*)['"]?""")
 
 
 def by_host(joining: Joining) -> Iterator[Finding]:
@@ -115,16 +116,22 @@ def in_the_source(plan: LaunchPlan, script: Script, run: TrainingRun | None) -> 
     # What has run says itself what failed; on CPUs nothing does.
     ranks = plan.each or 0 if run is None and devices(script) else 0
     for one in script.settings:
-        listed = LIST.fullmatch(one.value)
-        if one.name != VISIBLE or listed is None or one.within or one.after or script.unseen:
+        if one.name != VISIBLE or one.within or one.after or script.unseen:
             continue
-        count = len(listed[1].split(","))
-        if ranks > count:
+        value, where = one.value, ""
+        if one.option:
+            setting, told = in_launch(one.option, "", plan.launch)
+            value = told or ""
+            where = f" ({one.option} is {value}, {setting.at})" if setting is not None else ""
+        listed = LIST.fullmatch(value)
+        count = len(listed[1].split(",")) if listed is not None else 0
+        if ranks > count > 0:
             yield Finding(
                 severity=Severity.ERROR,
                 confidence=Confidence.LIKELY,
                 because=f"{shown(one.at)} shows every rank the same {count} GPU"
-                f"{'s' * (count != 1)}, and {ranks} ranks of a host choose one by their local rank",
+                f"{'s' * (count != 1)}{where}, and {ranks} ranks of a host choose one by their "
+                "local rank",
                 evidence=(
                     Observation(
                         name="ranks per host", value=ranks, expected=count, source=one.at.place

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ddoctor.analysis.derived import Derived
+from ddoctor.analysis.source_options import in_launch
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script, SourceSwitch, SourceTest
 
 OFF = ("", "0", "0.0", "false", "none", "null")
-CONFIGS = (".yaml", ".yml", ".json", ".toml", ".py")
-"""Ends of files that may set an option otherwise than its class does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,25 +59,7 @@ def _fails(
 
 
 def _value(test: SourceTest, launch: Launch | None) -> tuple[Setting | None, str | None]:
-    if not test.option:
-        return None, test.given
-    last = test.option.rpartition(".")[2]
-    if launch is not None:
-        if launch.get(f"arg.no_{last}") is not None:
-            return None, None
-        found = launch.get(f"arg.{test.option}", f"arg.{last}") or _nested(last, launch)
-        if found is not None:
-            return found, found.value
-        if any(one.value.endswith(CONFIGS) for one in launch.settings if one.name[:4] == "arg."):
-            return None, None
-    return None, test.given or None
-
-
-def _nested(last: str, launch: Launch) -> Setting | None:
-    """The option in one section of the configuration; None: none has it, or several have."""
-    found = [one for one in launch.settings if one.name.endswith(f".{last}")]
-    values = {one.value for one in found}
-    return found[0] if len(values) == 1 else None
+    return in_launch(test.option, test.given, launch) if test.option else (None, test.given)
 
 
 def _holds(test: SourceTest, value: str) -> bool | None:

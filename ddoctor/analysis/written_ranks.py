@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import option, shown
+from ddoctor.analysis.source_options import in_launch
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -25,7 +26,8 @@ def written_ranks(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     if spawns and script.of(JOIN):
         yield from _spawned_in_each(plan, spawns[0])
     elif not script.of(SPAWN):
-        yield from _another_world(plan, script, joins)
+        found = [*_another_world(plan, script, joins)]
+        yield from found or _another_number(plan, script)
 
 
 def _always(call: SourceCall) -> bool:
@@ -56,6 +58,47 @@ def _another_world(plan: LaunchPlan, script: Script, joins: list[SourceCall]) ->
             ),
         ),
     )
+
+
+def _another_number(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """What shares the data out by another number of ranks, beside the rank of the process."""
+    ranks = plan.ranks
+    if ranks is None or any((one.number or 1) > 1 for one in plan.degrees.values()):
+        return
+    for one in script.told_ranks:
+        setting, value = (
+            in_launch(one.option, one.given, plan.launch) if one.option else (None, one.given)
+        )
+        if value is None or not value.isdigit() or int(value) in (0, ranks):
+            continue
+        count = int(value)
+        where = f", {one.option} ({setting.at})" if setting is not None else ""
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{shown(one.at)} takes {count} for the number of ranks{where}, and the launch "
+            f"starts {ranks}: "
+            + (
+                "several ranks get the same part, or none"
+                if count < ranks
+                else f"what is for the ranks from {ranks} on, no rank gets"
+            ),
+            evidence=(
+                Observation(
+                    name="number of ranks",
+                    value=count,
+                    expected=ranks,
+                    source=setting.at if setting is not None else one.at.place,
+                ),
+            ),
+            fixes=(
+                Fix.python(
+                    summary="take the number from the process group",
+                    paste="torch.distributed.get_world_size()",
+                ),
+            ),
+        )
+        return
 
 
 def world_of(call: SourceCall, script: Script, launch: Launch) -> int | None:

@@ -158,6 +158,8 @@ class SourceSetting(Part, frozen=True, kw_only=True):
     within: tuple[Within, ...] = ()
     after: SourceLine | None = None
     """Of CUDA_VISIBLE_DEVICES: a line that surely runs before, and uses CUDA."""
+    option: str = ""
+    """The option of the run that it gets, with those of its sections; empty: it is none."""
 
 
 class SourceDataset(Part, frozen=True, kw_only=True):
@@ -327,6 +329,16 @@ class SourceSchedule(Part, frozen=True, kw_only=True):
     """Where the batches of one rank are counted."""
 
 
+class SourceWorld(Part, frozen=True, kw_only=True):
+    """A number of ranks that the script takes beside the rank, and not from the process group."""
+
+    at: SourceLine
+    option: str = ""
+    """The option of the run that it is, with those of its sections; empty: a constant."""
+    given: str = ""
+    """The constant, or the default of the option in a class."""
+
+
 class SourceAveraging(Part, frozen=True, kw_only=True):
     """A model whose gradients the script averages itself, with other weights on each rank."""
 
@@ -465,6 +477,7 @@ class Script(Section, frozen=True, kw_only=True):
     frozen_checkpoints: tuple[SourceFrozen, ...] = ()
     """Where no line lets the inputs of the checkpointed blocks need a gradient."""
     schedules_of_one_rank: tuple[SourceSchedule, ...] = ()
+    told_ranks: tuple[SourceWorld, ...] = ()
     own_batches: tuple[SourceBatches, ...] = ()
     plain_samplers: tuple[SourceSampler, ...] = ()
     mixed_layers: tuple[SourceMixture, ...] = ()

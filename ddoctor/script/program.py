@@ -190,12 +190,8 @@ class Program:
 
     def _method(self, value: ast.expr, scope: Scope) -> Scope:
         """The method of the same class that contains an expression."""
-        for one in self.methods.get(scope.owner, ()):
-            first: int = one.node.lineno  # type: ignore[attr-defined]
-            last: int = one.node.end_lineno or first  # type: ignore[attr-defined]
-            if first <= value.lineno <= last:
-                return one
-        return scope
+        found = (one for one in self.methods.get(scope.owner, ()) if one.contains(value))
+        return next(found, scope)
 
     def _origin(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
         """What makes an object that other variables hold, too."""
@@ -224,6 +220,15 @@ class Program:
             if isinstance(one.node, ast.Global) and _own(one.scope) in self._callers
             for name in one.node.names
         )
+
+    def scope_of(self, node: ast.expr, module: Module) -> Scope:
+        """The innermost function around an expression; the top level of its module has none."""
+        around = (
+            one
+            for one in self.scopes
+            if one.module is module and (not one.name or one.contains(node))
+        )
+        return max(around, key=lambda one: getattr(one.node, "lineno", 0))
 
     def calls_of(self, scope: Scope) -> Sequence[Call]:
         """The calls of a function that the source shows; of ``__init__``, those of its class."""
@@ -272,6 +277,16 @@ class Program:
             if "." in name:
                 found[name.rpartition(".")[2]] += values
         return found
+
+    @cached_property
+    def set_keys(self) -> frozenset[str]:
+        """The keys that a statement sets in a table, as ``cfg["bins"] = 64`` does."""
+        return frozenset(
+            str(target.slice.value)
+            for one in self.statements
+            for target in assigned(one.node)
+            if isinstance(target, ast.Subscript) and isinstance(target.slice, ast.Constant)
+        )
 
     def changed(self, module: Module) -> frozenset[str]:
         """The dictionaries that a module changes after it has made them."""

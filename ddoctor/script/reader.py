@@ -38,6 +38,7 @@ from ddoctor.evidence.script import (
     SourceTokenMean,
     SourceTypes,
     SourceUnfrozen,
+    SourceWorld,
 )
 from ddoctor.script.assigned import assigned
 from ddoctor.script.batches import own_rates, scales_by_ranks
@@ -59,6 +60,7 @@ from ddoctor.script.modules import Modules
 from ddoctor.script.names import source, variable
 from ddoctor.script.noise import same_noise
 from ddoctor.script.occurrences import first_lines, frameworks, imported_names
+from ddoctor.script.options import changes, held, option_name
 from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
 from ddoctor.script.own_keys import over_own_keys
@@ -82,6 +84,7 @@ from ddoctor.script.stale_optimizers import stale_optimizers
 from ddoctor.script.stopping import own_stops
 from ddoctor.script.switches import Test
 from ddoctor.script.token_means import token_means
+from ddoctor.script.told_ranks import told_ranks
 from ddoctor.script.unfrozen import unfrozen
 from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.whole_reads import whole_reads
@@ -98,6 +101,8 @@ SETTINGS = (
 
 The others are attributes: of a model's config, and of options on where and how ranks join.
 """
+
+VISIBLE = "os.environ[CUDA_VISIBLE_DEVICES]"
 
 Fact = TypeVar("Fact")
 
@@ -231,6 +236,10 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in of_one_rank(program)
         ),
         restored=_first(at(one.node, one.scope) for one in restored(program)),
+        told_ranks=_first(
+            SourceWorld(at=at(one.node, one.scope), option=one.option, given=one.given)
+            for one in told_ranks(program)
+        ),
         own_batches=_first(
             SourceBatches(loop=at(loop.node, loop.scope), at=at(made.node, made))
             for loop, made in own_batches(program)
@@ -351,10 +360,15 @@ def _settings(program: Program, at: At) -> Iterator[SourceSetting]:
                     value=cut(source(value)),
                     at=at(statement.node, statement.scope),
                     within=tuple(within(statement.around, program)),
-                    after=_first_cuda(statement, program, at)
-                    if name == "os.environ[CUDA_VISIBLE_DEVICES]"
-                    else None,
+                    after=_first_cuda(statement, program, at) if name == VISIBLE else None,
+                    option=_option(value, statement.scope, program) if name == VISIBLE else "",
                 )
+
+
+def _option(value: ast.expr, scope: Scope, program: Program) -> str:
+    found = held(value, scope, program)
+    option = option_name(*found, program) if found is not None else ""
+    return option if not changes(option, program) else ""
 
 
 def _first_cuda(statement: Statement, program: Program, at: At) -> SourceLine | None:

@@ -67,6 +67,12 @@ class Scope:
         """Its name with that of the module."""
         return f"{self.module.name}.{self.name}"
 
+    def contains(self, node: ast.expr) -> bool:
+        """Whether an expression of the same module is within the lines of this function."""
+        first: int = self.node.lineno  # type: ignore[attr-defined]
+        last: int = self.node.end_lineno or first  # type: ignore[attr-defined]
+        return first <= node.lineno <= last
+
     def assigned(self, name: str) -> Sequence[ast.expr | None]:
         """What a variable is assigned from, in this function or around it; empty: unknown."""
         if name.startswith("self."):
