@@ -95,7 +95,7 @@ def by_the_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     if plan.launch.launcher != "accelerate" or asked is None or asked.value not in MIXED:
         return
     for one in script.precisions:
-        counts = "" if one.own else _value(one, plan)
+        counts = _value(one, plan) if one.place == "accelerator" else ""
         if counts in ("no", "fp32") or (counts in MIXED and counts != asked.value):
             yield Finding(
                 severity=Severity.WARNING,
@@ -114,31 +114,49 @@ def by_the_script(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
 
 
 def by_its_own_autocast(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
-    """The script opens an autocast around a model that accelerate runs in another precision."""
-    asked = plan.launch.get("precision")
-    given = next((one for one in script.precisions if not one.own), None)
-    by = asked.value if asked is not None and plan.launch.launcher == "accelerate" else ""
-    where = asked.at if asked is not None else ""
-    if given is not None and given.values != ("None",):
-        by, where = _value(given, plan), given.at.place
+    """The script opens an autocast for a model that accelerate or DeepSpeed runs otherwise."""
+    runner, by, where = _runner(plan, script)
     for one in script.precisions if by in MIXED else ():
-        own = _value(one, plan) if one.own else ""
+        own = _value(one, plan) if one.place != "accelerator" else ""
         if own in MIXED and own != by:
+            outcome = f"the model computes in {by}, and only what is outside of it in {own}"
+            if one.place == "forward":
+                outcome = f"its forward pass computes in {own} all the same"
+                outcome += ", and nothing scales the loss" * (own == "fp16")
+            elif runner == "DeepSpeed":
+                outcome = "which of both counts depends on the version of DeepSpeed"
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,
-                because=f"{shown(one.at)} opens an autocast for {own} around a prepared model, "
-                f"which accelerate runs in {by} ({where}): the model computes in {by}, and only "
-                f"what is outside of it in {own}",
-                evidence=(Observation(name="precision of accelerate", value=by, source=where),),
+                because=f"{shown(one.at)} opens an autocast for {own} "
+                f"{'in' if one.place == 'forward' else 'around'} a model that {runner} runs in "
+                f"{by} ({where}): {outcome}",
+                evidence=(Observation(name=f"precision of {runner}", value=by, source=where),),
                 fixes=(
                     Fix.python(
                         summary="use the autocast of accelerate",
                         paste="with accelerator.autocast():\n    ...",
+                    )
+                    if runner == "accelerate" and one.place == "step"
+                    else Fix.python(
+                        summary=f"leave the precision to {runner}",
+                        paste=f"# without {one.at.place}: {one.at.text.splitlines()[0]}",
                     ),
                 ),
             )
             return
+
+
+def _runner(plan: LaunchPlan, script: Script) -> tuple[str, str, str]:
+    """What runs the model, in which precision, and what says so."""
+    given = next((one for one in script.precisions if one.place == "accelerator"), None)
+    if given is not None and given.values != ("None",):
+        return "accelerate", _value(given, plan), given.at.place
+    asked = plan.launch.get("precision")
+    if asked is not None and plan.launch.launcher == "accelerate":
+        return "accelerate", asked.value, asked.at
+    engine = plan.precision if script.of("deepspeed.initialize") else None
+    return "DeepSpeed", engine.value if engine else "", engine.at if engine else ""
 
 
 def _value(one: SourcePrecision, plan: LaunchPlan) -> str:

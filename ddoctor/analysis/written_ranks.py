@@ -61,7 +61,7 @@ def _another_world(plan: LaunchPlan, script: Script, joins: list[SourceCall]) ->
 
 
 def _another_number(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
-    """What shares the data out by another number of ranks, beside the rank of the process."""
+    """What shares the data out by another number of ranks than the launch starts."""
     ranks = plan.ranks
     if ranks is None or any((one.number or 1) > 1 for one in plan.degrees.values()):
         return

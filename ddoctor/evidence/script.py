@@ -26,6 +26,11 @@ Within = Literal[
 ``some-ranks``: a test of the rank of another kind; ``main-first``: what the main process runs
 before the others, as in ``main_process_first()``.
 """
+PrecisionPlace = Literal["accelerator", "step", "forward"]
+"""What a precision is given to: ``Accelerator``, or an autocast of the script itself.
+
+``step``: around the call of a prepared model; ``forward``: in the model's own forward pass.
+"""
 UNKNOWN = "?"
 """An origin that the source does not show, such as an argument of a function."""
 
@@ -290,15 +295,14 @@ class SourceNoise(Part, frozen=True, kw_only=True):
 
 
 class SourcePrecision(Part, frozen=True, kw_only=True):
-    """A call that sets the precision of a script that uses accelerate."""
+    """A call that sets the precision of a model that accelerate or DeepSpeed runs."""
 
     at: SourceLine
     values: tuple[str, ...]
     """Its constants, such as ``torch.float16``, ``bf16`` or ``args.precision``."""
     flag: str = ""
     """The argument of the script that chooses the first of two values, as ``args.fp16``."""
-    own: bool = False
-    """Whether it is an autocast of the script itself, in the training step."""
+    place: PrecisionPlace = "accelerator"
 
 
 class SourceTokenMean(Part, frozen=True, kw_only=True):
@@ -330,7 +334,7 @@ class SourceSchedule(Part, frozen=True, kw_only=True):
 
 
 class SourceWorld(Part, frozen=True, kw_only=True):
-    """A number of ranks that the script takes beside the rank, and not from the process group."""
+    """A number of ranks that the script takes with the rank, not from the process group."""
 
     at: SourceLine
     option: str = ""

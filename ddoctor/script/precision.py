@@ -1,23 +1,24 @@
-"""Where a script that uses accelerate sets the precision: its Accelerator, and its own autocast."""
+"""Where a script sets the precision of a model that accelerate or DeepSpeed runs."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddoctor.evidence.script import UNKNOWN
+from ddoctor.evidence.script import UNKNOWN, PrecisionPlace
 from ddoctor.script.calls import is_accelerator
 from ddoctor.script.constants import constants
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
-from ddoctor.script.scopes import Scope
+from ddoctor.script.scopes import Call, Scope
 
 AUTOCASTS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 OF_CUDA = "torch.cuda.amp.autocast"
 ON_CUDA = "torch.float16"
 """What autocast takes on a GPU if it gets no type."""
 ACCELERATOR = "accelerate.Accelerator"
+DEEPSPEED = "deepspeed.initialize"
 MOST_STEPS = 3
 """Functions of the script around an autocast."""
 
@@ -31,34 +32,64 @@ class Precision:
     values: tuple[str, ...]
     flag: str
     """The argument of the script that chooses the first of two values; empty: none does."""
-    own: bool
-    """Whether it is an autocast of the script itself, around a model that accelerate prepares."""
+    place: PrecisionPlace
 
 
 def precisions(program: Program) -> Iterator[Precision]:
-    """Those of Accelerator, and those of autocasts in the training loop."""
-    made = [call for call in program.calls if call.name == ACCELERATOR]
+    """Those of Accelerator, and those of autocasts around a prepared model and in its forward."""
+    made = program.by_name.get(ACCELERATOR, ())
     for call in made:
         for word in call.node.keywords:
             if word.arg == "mixed_precision":
                 values, flag = _chosen(word.value, call.scope, program)
-                yield Precision(call.node, call.scope, values, flag, own=False)
-    models = {*_prepared(program)} if made else set()
+                yield Precision(call.node, call.scope, values, flag, "accelerator")
+    prepared = [*_prepared(program)] if made else []
+    prepared += program.by_name.get(DEEPSPEED, ())
+    models = {*_results(prepared)}
     for statement in program.statements if models else ():
         node = statement.node
         if isinstance(node, ast.With) and _trains(node, statement.scope, models, program):
             for item in node.items:
-                yield from _of_context(item.context_expr, statement.scope, program, MOST_STEPS)
+                yield from _of_context(item.context_expr, statement.scope, program, "step")
+    for forward in _forwards(prepared, program):
+        decorators: Sequence[ast.expr] = getattr(forward.node, "decorator_list", ())
+        contexts = [*decorators]
+        contexts += [
+            item.context_expr
+            for one in program.statements
+            if one.scope is forward and isinstance(one.node, ast.With)
+            for item in one.node.items
+        ]
+        for context in contexts:
+            yield from _of_context(context, forward, program, "forward")
 
 
-def _prepared(program: Program) -> Iterator[str]:
-    """The variables that get what accelerate prepares."""
+def _prepared(program: Program) -> Iterator[Call]:
     for call in program.calls:
-        statement = call.statement
-        if call.method == "prepare" and isinstance(statement, ast.Assign) and is_accelerator(call):
-            for target in statement.targets:
-                parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
-                yield from filter(None, map(variable, parts))
+        if call.method == "prepare" and is_accelerator(call):
+            yield call
+
+
+def _results(prepared: Sequence[Call]) -> Iterator[str]:
+    """The variables that get what accelerate or DeepSpeed prepares."""
+    for call in prepared:
+        targets = call.statement.targets if isinstance(call.statement, ast.Assign) else []
+        for target in targets:
+            parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+            yield from filter(None, map(variable, parts))
+
+
+def _forwards(prepared: Sequence[Call], program: Program) -> Iterator[Scope]:
+    """The forward passes of the script's own models that are prepared."""
+    found: set[str] = set()
+    for call in prepared:
+        given = [*call.node.args, *(one.value for one in call.node.keywords if one.arg == "model")]
+        for one in given:
+            found |= program.objects.classes(one, call.scope)
+    for owner in sorted(found):
+        forward = program.objects.method(owner, "forward")
+        if forward is not None:
+            yield forward
 
 
 def _trains(node: ast.With, scope: Scope, models: set[str], program: Program) -> bool:
@@ -76,29 +107,33 @@ def _trains(node: ast.With, scope: Scope, models: set[str], program: Program) ->
 
 
 def _of_context(
-    context: ast.expr, scope: Scope, program: Program, steps: int
+    context: ast.expr,
+    scope: Scope,
+    program: Program,
+    place: PrecisionPlace,
+    steps: int = MOST_STEPS,
 ) -> Iterator[Precision]:
     """The autocasts that a context enters: itself, its variable's, or those of its function."""
     if isinstance(context, ast.IfExp):
         return
     if not isinstance(context, ast.Call):
         for value, where in program.values(context, scope) if steps else ():
-            yield from _of_context(value, where, program, steps - 1)
+            yield from _of_context(value, where, program, place, steps - 1)
         return
     name = scope.names.of(context.func)
     if name in AUTOCASTS:
         values, flag = _types(context, name, scope, program)
-        yield Precision(context, scope, values, flag, own=True)
+        yield Precision(context, scope, values, flag, place)
         return
     called = program.function(context) if steps else None
     if called is None:
         return
     for result in program.results(called):
-        yield from _of_context(result, called, program, steps - 1)
+        yield from _of_context(result, called, program, place, steps - 1)
     for part in ast.walk(called.node):
         if isinstance(part, ast.With):
             for item in part.items:
-                yield from _of_context(item.context_expr, called, program, steps - 1)
+                yield from _of_context(item.context_expr, called, program, place, steps - 1)
 
 
 Chosen = tuple[tuple[str, ...], str]

@@ -219,7 +219,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         precisions=_first(
             SourcePrecision(
-                at=at(one.node, one.scope), values=one.values, flag=one.flag, own=one.own
+                at=at(one.node, one.scope), values=one.values, flag=one.flag, place=one.place
             )
             for one in precisions(program)
         ),

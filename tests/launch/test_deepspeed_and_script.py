@@ -88,3 +88,45 @@ def test_a_file_that_the_source_names(tmp_path: Path, config: str) -> None:
 def test_they_agree_or_may_do_so(tmp_path: Path, arguments: str, steps: str, source: str) -> None:
     found = causes(tmp_path, f"{STARTS} {arguments}", source, ds_json=FILE.format(steps))
     assert "launch-config-invalid" not in found
+
+
+CASTS = """
+    import deepspeed, torch
+
+    class Net(torch.nn.Module):
+        {decorator}
+        def forward(self, batch):
+            return self.layer(batch)
+
+    net = Net()
+    engine, *_ = deepspeed.initialize(model=net, config="ds.json")
+    for batch in loader:
+        with {context}:
+            loss = {model}(batch)
+        engine.backward(loss)
+        engine.step()
+"""
+HALF = "torch.autocast('cuda', dtype=torch.float16)"
+BRAIN = "torch.autocast('cuda', dtype=torch.bfloat16)"
+PLAIN = "contextlib.nullcontext()"
+
+
+@pytest.mark.parametrize(
+    ("decorator", "context", "model", "precision", "wrong"),
+    [
+        (f"@{HALF}", PLAIN, "engine", "bf16", True),
+        ("", HALF, "engine", "bf16", True),
+        (f"@{BRAIN}", PLAIN, "engine", "bf16", False),
+        (f"@{HALF}", PLAIN, "engine", "fp16", False),
+        ("", BRAIN, "engine", "bf16", False),
+        ("", HALF, "teacher", "bf16", False),
+        ("", HALF, "engine", "unknown", False),
+    ],
+)
+def test_an_autocast_for_another_type(
+    tmp_path: Path, decorator: str, context: str, model: str, precision: str, wrong: bool
+) -> None:
+    source = CASTS.format(decorator=decorator, context=context, model=model)
+    config = f'{{"train_micro_batch_size_per_gpu": 4, "{precision}": {{"enabled": true}}}}'
+    found = causes(tmp_path, "deepspeed --num_gpus 4 train.py", source, ds_json=config)
+    assert ("mixed-precision-overridden" in found) is wrong

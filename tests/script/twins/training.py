@@ -131,6 +131,38 @@ def cast(context: str, *, first: str = "", model: str = "model", kind: str = "fl
     return CAST.format(context=context, first=first, model=model, kind=kind)
 
 
+OWN_FORWARD = """
+import torch
+from accelerate import Accelerator
+
+class Net(torch.nn.Module):
+    {decorator}
+    def forward(self, batch):
+        {body}
+            return self.layer(batch)
+
+class Other(torch.nn.Module):
+    def forward(self, batch):
+        return self.layer(batch)
+
+def main():
+    accelerator = Accelerator(mixed_precision="bf16")
+    net = {made}
+    model, optimizer, loader = accelerator.prepare(net, adam(net), load())
+    for batch in loader:
+        accelerator.backward(model(batch).mean())
+        optimizer.step()
+        optimizer.zero_grad()
+    accelerator.end_training()
+
+main()
+"""
+
+
+def own_forward(decorator: str = "", body: str = "if True:", made: str = "Net()") -> str:
+    return OWN_FORWARD.format(decorator=decorator, body=body, made=made)
+
+
 COLLECTS = """
 class Collects:
     def __init__(self, optimizer, size):
@@ -313,6 +345,20 @@ TWINS = {
         cast("region(numbers)", kind="bfloat16"),
         cast("region(numbers)", first="numbers.kind = args.kind"),
         cast("region(parse_numbers())"),
+    ),
+    "an autocast on the model's own forward": (
+        "mixed-precision-overridden",
+        own_forward(decorator="@torch.autocast('cuda', dtype=torch.float16)"),
+        own_forward(decorator="@torch.autocast('cuda', dtype=torch.bfloat16)"),
+        own_forward(decorator="@torch.autocast('cuda', enabled=False)"),
+        own_forward(),
+    ),
+    "an autocast in the model's own forward": (
+        "mixed-precision-overridden",
+        own_forward(body="with torch.amp.autocast('cuda', torch.float16):"),
+        own_forward(body="with torch.amp.autocast('cuda', torch.bfloat16):"),
+        own_forward(body="with torch.amp.autocast('cuda', torch.float16):", made="Other()"),
+        own_forward(body="with torch.no_grad():"),
     ),
     "accumulated in a method that is named as torch's": (
         "gradient-sync-every-microstep",
