@@ -7,7 +7,7 @@ DDP averages the gradients of a backward pass only after its own forward
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.script.names import variable
 from ddoctor.script.objects import INNER
@@ -16,6 +16,10 @@ from ddoctor.script.scopes import Call, Scope
 
 DDP = "torch.nn.parallel.DistributedDataParallel"
 MODEL = "torch.nn.Module"
+ADDS = ("all_reduce", "reduce", "reduce_scatter", "all_reduce_coalesced", "average_gradients")
+"""Functions that average gradients by hand, mostly."""
+MOST_STEPS = 6
+"""Arguments, attributes and variables that are followed to the model that DDP gets."""
 
 
 def past_wrapper(program: Program) -> Iterator[Call]:
@@ -29,6 +33,65 @@ def past_wrapper(program: Program) -> Iterator[Call]:
         ddp = program.origins(wrapped, call.scope) == (DDP,)
         if ddp and not {variable(wrapped), f"{variable(wrapped)}.forward"} & runs:
             yield call
+    wraps = [one for one in program.by_name.get(DDP, ()) if one.node.args]
+    # What gets the wrapped model may run it, and what adds gradients up needs no wrapper.
+    if wraps and not any(_may_run(call, program) or call.method in ADDS for call in steps):
+        for call in steps:
+            if _is_raw(_model(call.node.func), call.scope, call.node.lineno, wraps, program):
+                yield call
+
+
+def _may_run(call: Call, program: Program) -> bool:
+    function = _model(call.node.func)
+    given = [*call.node.args, *(word.value for word in call.node.keywords), function]
+    return any(DDP in program.origins(one, call.scope) for one in given)
+
+
+def _model(function: ast.expr) -> ast.expr:
+    """The model in ``model(…)`` and ``model.forward(…)``."""
+    named = isinstance(function, ast.Attribute) and function.attr == "forward"
+    return function.value if named and isinstance(function, ast.Attribute) else function
+
+
+def _is_raw(
+    node: ast.expr,
+    scope: Scope,
+    line: int,
+    wraps: Sequence[Call],
+    program: Program,
+    steps: int = MOST_STEPS,
+) -> bool:
+    """Whether it is the model that DDP gets, by a variable that does not become the wrapper."""
+    name = variable(node)
+    for wrap in wraps:
+        same = name and name == variable(wrap.node.args[0])
+        if same and _holder(name, scope) is _holder(name, wrap.scope):
+            target = _target(wrap)
+            before = scope is wrap.scope and line < wrap.node.lineno and not wrap.around
+            return bool(target) and (target != name or before)
+    found = program.values(node, scope) if name and steps else ()
+    if len(found) != 1:
+        return False
+    value, where = found[0]
+    return _is_raw(value, where, value.lineno, wraps, program, steps - 1)
+
+
+def _holder(name: str, scope: Scope) -> object:
+    """What has a variable: the attributes of a class, or a function."""
+    if name.startswith("self."):
+        return scope.attributes
+    around: Scope | None = scope
+    while around is not None and name not in around.variables:
+        around = around.outer
+    return around
+
+
+def _target(wrap: Call) -> str:
+    """The variable that gets the wrapped model; empty: another statement than ``x = DDP(…)``."""
+    statement = wrap.statement
+    if not isinstance(statement, ast.Assign) or statement.value is not wrap.node:
+        return ""
+    return variable(statement.targets[0])
 
 
 def _is_in_step(call: Call, program: Program) -> bool:

@@ -32,6 +32,25 @@ def past(forward: str, epoch: str = "") -> str:
     return ddp(head=ENCODER, step=PAST.format(forward=forward), epoch=epoch)
 
 
+TASK = """
+class Task:
+    def __init__(self, net):
+        self.net = net
+
+    {decorator}
+    def loss(self, batch):
+        return self.net(batch).sum()
+"""
+RAW = sources.SET_UP.replace("model = DDP(Net().to(local_rank))", "net = Net().to(local_rank)\n{}")
+EARLY = "task = Task(net)\nmodel = DDP(net)"
+LATE = "model = DDP(net)\ntask = Task(model)"
+
+
+def task(made: str, loss: str = "task.loss(batch)", after: str = "", decorator: str = "") -> str:
+    step = f"optimizer.zero_grad()\nloss = {loss}\nloss.backward()\n{after}\noptimizer.step()"
+    return ddp(head=TASK.format(decorator=decorator), set_up=RAW.format(made), step=step)
+
+
 IN_A_CLASS = """
 class Run:
     def __init__(self, rank):
@@ -185,6 +204,24 @@ TWINS = {
         UNWRAP + past("model(batch) + unwrap(model)(batch)"),
         UNWRAP + past("model(batch)", "with torch.no_grad():\n    unwrap(model)(data)"),
         UNWRAP.replace("model.module if", "model.net if") + past("unwrap(model)(batch)"),
+    ),
+    "a model that an object has got before DDP": (
+        "replicas-diverged",
+        task(EARLY),
+        task(LATE),
+        task("net = DDP(net)\ntask = Task(net)"),
+        task(EARLY, "model(batch).sum() + task.loss(batch)"),
+        task(EARLY, "train(model, batch) + task.loss(batch)"),
+        task(EARLY, "model(batch).sum() + task.loss(batch)", decorator="@torch.no_grad()"),
+        task(EARLY, after="for one in net.parameters(): dist.all_reduce(one.grad)"),
+        task("task = Task(Net())\nmodel = DDP(net)"),
+    ),
+    "a model that keeps its name beside that of DDP": (
+        "replicas-diverged",
+        task("model = DDP(net)", "net(batch).sum()"),
+        task("model = DDP(net)", "model(batch).sum()"),
+        task("net = DDP(net)", "net(batch).sum()"),
+        task("model = DDP(net)\nnet = model", "net(batch).sum()"),
     ),
     "a method of the model inside DDP": (
         "replicas-diverged",
