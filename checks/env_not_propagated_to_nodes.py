@@ -28,7 +28,7 @@ BY_DEEPSPEED = ("MLFLOW", "NCCL", "PYTHON", "MV2", "UCX")
 ENV_OF_DEEPSPEED = ".deepspeed_env"
 # deepspeed/launcher/multinode_runner.py; those of Slurm and MPICH pass on the whole environment.
 RUNNERS = ("pdsh", "openmpi")
-NOT_PASSED = "not-passed."
+NOT_PASSED, BESIDE = "not-passed.", "beside.not-passed."
 JOINING = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
 """What a script under plain Python reads; torchrun sets it for its ranks."""
 CHOSEN_BY_IT = "CUDA_VISIBLE_DEVICES"
@@ -90,13 +90,15 @@ def by_ssh(plan: LaunchPlan) -> Iterator[Finding]:
     launch = plan.launch
     of_ranks = (*OF_RANKS, *JOINING * (launch.launcher == "python"))
     last = {one.name: one for one in launch.settings if one.name.startswith(NOT_PASSED)}
-    names = {f"env.{name.removeprefix(NOT_PASSED)}": one for name, one in last.items()}
+    own = {name: one for name, one in last.items() if launch.get(_variable(name)) is None}
+    # Those of the other hosts, which a loop of the same script starts.
+    others = {one.name: one for one in launch.settings if one.name.startswith(BESIDE)}
     lost = [
-        Setting(name=name, value=one.value, file=one.file, line=one.line)
-        for name, one in names.items()
-        if name[4:].startswith(of_ranks) and launch.get(name) is None
+        Setting(name=_variable(name), value=one.value, file=one.file, line=one.line)
+        for name, one in (own or others).items()
+        if _variable(name)[4:].startswith(of_ranks)
     ]
-    program = launch.get("elsewhere")
+    program = launch.get("elsewhere", "beside.elsewhere")
     if lost and program is not None:
         line = " ".join(f"{one.name[4:]}={one.value}" for one in lost)
         yield _finding(
@@ -104,6 +106,10 @@ def by_ssh(plan: LaunchPlan) -> Iterator[Finding]:
             f"{program.value} ({program.at}) starts them with the variables of a new login",
             f'{program.value} … "export {line}; …"',
         )
+
+
+def _variable(name: str) -> str:
+    return f"env.{name.removeprefix(BESIDE).removeprefix(NOT_PASSED)}"
 
 
 def by_ray(plan: LaunchPlan) -> Iterator[Finding]:

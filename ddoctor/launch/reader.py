@@ -61,9 +61,12 @@ MOST_NESTED = 8
 """Scripts and schedulers within each other."""
 
 RECORDER = "ddoctor.probe"
+NOT_PASSED, BESIDE = "not-passed.", "beside"
+"""Beginnings of names of what a shell on another machine does not get, and of what runs besides."""
 NOTHING: Mapping[str, Setting] = {}
 # ssh_config(5), SendEnv and SetEnv. What a file sets there is not known.
-PASSED_BY_SSH = re.compile(r"SendEnv|SetEnv|(?:^|[\s;&])(?:source|\.)\s")
+# The activation of a virtual environment sets none of those that matter.
+PASSED_BY_SSH = re.compile(r"SendEnv|SetEnv|(?:^|[\s;&])(?:source|\.)\s+(?!\S*\bactivate\b)")
 PLACEHOLDER = re.compile(r"<[A-Za-z][\w .-]*>|\bYOUR[_-]\w+|\bPATH_TO\b|\{\{.*\}\}")
 
 
@@ -192,7 +195,8 @@ def _of_remote(command: Command, found: _Found, around: tuple[str, ...]) -> Laun
     found.settings.append(words[0].setting("elsewhere", words[0].text))
     if not any(PASSED_BY_SSH.search(one) for one in command.texts):
         found.settings += [
-            msgspec.structs.replace(one, name=f"not-passed.{one.name}") for one in command.variables
+            msgspec.structs.replace(one, name=f"{NOT_PASSED}{one.name}")
+            for one in command.variables
         ]
         command = replace(command, variables=())
     for at, word in enumerate(words[1:], 1):
@@ -244,7 +248,7 @@ def _of_script(
             break
         del found.settings[mark:]
     if launch is not None:
-        found_beside = _beside(every[: every.index(one)], settings, found.folder)
+        found_beside = _beside(every[: every.index(one)], settings, found.folder, launch.script)
         launch = msgspec.structs.replace(launch, settings=(*launch.settings, *found_beside))
     if launch is None:
         programs = [one.words[0] for one in every if not one.words[0].resolved]
@@ -259,9 +263,12 @@ def _of_script(
 
 
 def _beside(
-    earlier: Sequence[Command], settings: tuple[Setting, ...], folder: Path
+    earlier: Sequence[Command], settings: tuple[Setting, ...], folder: Path, script: str
 ) -> Iterator[Setting]:
-    """What still runs as a later launch starts, and the ports of launches on this machine."""
+    """What still runs as a later launch starts, and the ports of launches on this machine.
+
+    Of the same script on other machines, also the variables that it does not get there.
+    """
     running: list[Setting] = []
     for one in earlier:
         if one.texts == ("wait",):
@@ -273,7 +280,16 @@ def _beside(
                 launch = _launch(replace(one, settings=settings), other, ())
                 if launch is not None and launch.get("host-rank") is not None:
                     running.append(one.words[0].setting("beside.seat", launch.seat))
-                if launch is not None and launch.get("elsewhere") is None:
+                remote = launch.get("elsewhere") if launch is not None else None
+                if launch is not None and remote is not None and launch.script == script:
+                    lost = [
+                        msgspec.structs.replace(setting, name=f"{BESIDE}.{setting.name}")
+                        for setting in launch.settings
+                        if setting.name.startswith(NOT_PASSED)
+                        and launch.get(f"env.{setting.name.removeprefix(NOT_PASSED)}") is None
+                    ]
+                    running += [msgspec.structs.replace(remote, name=f"{BESIDE}.elsewhere"), *lost]
+                if launch is not None and remote is None:
                     port = launch.get("main-port", "env.MASTER_PORT")
                     value = port.value if port is not None else ""
                     running.append(one.words[0].setting(f"beside.{launch.launcher}", value))

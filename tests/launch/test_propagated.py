@@ -121,3 +121,33 @@ def test_variables_of_ssh(
     run = REMOTE.format(program, before, f"{starts}other.py")
     found = [one for one in told(tmp_path, "bash run.sh", run_sh=run) if one.cause == CAUSE]
     assert [one.because.partition(" (")[0] for one in found] == [names] * bool(names)
+
+
+OWN_PART = """
+    export NCCL_SOCKET_IFNAME=eth1
+    for i in 1 2; do
+        ssh n$i "{}torchrun --nnodes 3 --node-rank $i --master-addr n0 {}" {}
+    done
+    {}
+    torchrun --nnodes 3 --node-rank 0 --master-addr n0 other.py
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "script", "behind", "after", "lost"),
+    [
+        ("cd /work && ", "other.py", "&", "", True),
+        ("source venv/bin/activate && ", "other.py", "&", "", True),
+        ("export NCCL_SOCKET_IFNAME=$NCCL_SOCKET_IFNAME; ", "other.py", "&", "", False),
+        ("source /etc/env.sh; ", "other.py", "&", "", False),
+        ("", "prepare.py", "&", "", False),
+        ("", "other.py", "&", "wait", False),
+        ("", "other.py", "", "", False),
+    ],
+)
+def test_the_other_hosts_of_a_loop(
+    tmp_path: Path, before: str, script: str, behind: str, after: str, lost: bool
+) -> None:
+    run = OWN_PART.format(before, script, behind, after)
+    found = [one for one in told(tmp_path, "bash run.sh", run_sh=run) if one.cause == CAUSE]
+    assert ["ssh" in one.because for one in found] == [True] * lost
