@@ -331,6 +331,29 @@ def by_an_option_that_nothing_gives(plan: LaunchPlan, script: Script) -> Iterato
         )
 
 
+def by_the_scheduler(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """The source asks Slurm or MPI for the local rank, which is one for all ranks of a torchrun.
+
+    Source: docs.pytorch.org/docs/stable/elastic/run.html, "Environment Variables".
+    """
+    asked = script.local_of_scheduler
+    selects = any(not _is_fixed(one) for one in script.of("torch.cuda.set_device"))
+    by_torchrun = plan.launch.launcher in WITHOUT_OPTION and (plan.each or 0) > 1
+    if asked is None or script.local_of_torchrun is not None or not by_torchrun:
+        return
+    if selects and is_plain(script):
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(asked)} asks the scheduler for the local rank, and no line reads "
+                f"LOCAL_RANK: {plan.launch.launcher} sets that alone, so all {plan.each} ranks of "
+                "a host take the same GPU"
+            ),
+            fixes=(_BY_LOCAL_RANK,),
+        )
+
+
 DEFAULTS = {"'cuda'", "'cpu'"}
 
 

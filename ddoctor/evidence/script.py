@@ -511,6 +511,10 @@ class Script(Section, frozen=True, kw_only=True):
     gives_local_rank: SourceLine | None = None
     """The first line that may tell a process its local rank: a variable, a function, or an
     assignment to ``local_rank`` of an object."""
+    local_of_torchrun: SourceLine | None = None
+    """The first line with a name for the local rank that torchrun sets, or for a count of GPUs."""
+    local_of_scheduler: SourceLine | None = None
+    """The first line with a variable by which Slurm or MPI tells a process its local rank."""
     names_scheduler: SourceLine | None = None
     """The first line with a variable of Slurm or MPI, or with a package that reads them."""
     names_set_epoch: SourceLine | None = None

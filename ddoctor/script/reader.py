@@ -310,6 +310,8 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         names_device=named.get("names_device"),
         gives_local_rank=named.get("gives_local_rank"),
+        local_of_torchrun=named.get("local_of_torchrun"),
+        local_of_scheduler=named.get("local_of_scheduler"),
         names_scheduler=named.get("names_scheduler"),
         names_set_epoch=named.get("names_set_epoch"),
         names_end=named.get("names_end"),

@@ -152,3 +152,42 @@ def test_tasks_without_the_variables_of_torchrun(
     tmp_path: Path, command: str, source: str, wrong: bool
 ) -> None:
     assert (ALONE in causes(tmp_path, command, source)) is wrong
+
+
+BY_NUMBER = """
+    import os, torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    def number(*names):
+        return next(int(os.environ[one]) for one in (*names, "ZERO") if one in os.environ)
+
+    local = {local}
+    torch.cuda.set_device({device})
+    dist.init_process_group("nccl")
+    model = DistributedDataParallel(net().cuda())
+    for batch in loader:
+        model(batch).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+OF_SLURM = 'number("SLURM_LOCALID")'
+
+
+@pytest.mark.parametrize(
+    ("launcher", "local", "device", "wrong"),
+    [
+        ("torchrun --nproc-per-node 4", OF_SLURM, "local", True),
+        ("srun --ntasks-per-node=1 torchrun --nproc-per-node 4", OF_SLURM, "local", True),
+        ("torchrun --nproc-per-node 4", 'number("LOCAL_RANK", "SLURM_LOCALID")', "local", False),
+        ("torchrun --nproc-per-node 1", OF_SLURM, "local", False),
+        ("torchrun --nproc-per-node 4", OF_SLURM, "dist.get_node_local_rank()", False),
+        ("srun --ntasks-per-node=4 python", OF_SLURM, "local", False),
+        ("torchrun --nproc-per-node 4", OF_SLURM, "rank % torch.cuda.device_count()", False),
+    ],
+)
+def test_the_local_rank_of_another_launcher(
+    tmp_path: Path, launcher: str, local: str, device: str, wrong: bool
+) -> None:
+    source = BY_NUMBER.format(local=local, device=device)
+    assert ("wrong-device-binding" in causes(tmp_path, f"{launcher} train.py", source)) is wrong
