@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.script_source import evaluates, is_plain, shown
+from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
-from ddoctor.evidence.script import Script, SourceCall, SourceLine
+from ddoctor.evidence.script import Script, SourceCall, SourceLine, SourceUnreached
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
@@ -84,6 +84,11 @@ def in_the_source(
     for still in script.still_epochs:
         yield _of_a_number(still)
         return
+    evaluate = {one.at for one in script.of(LOADER) if evaluates(one)}
+    for own in script.unreached_samplers:
+        if own.loader not in evaluate:
+            yield _of_its_own(own, epochs[0])
+            return
     calls = [one for one in script.calls if one.name.endswith("set_epoch")]
     by_its_name = not calls and script.names_set_epoch is not None
     if by_its_name or not all(_is_before(one, epochs) for one in calls):
@@ -137,6 +142,25 @@ def _of_a_number(call: SourceLine) -> Finding:
             Fix.python(
                 summary="give it the number of the loop",
                 paste="for epoch in range(first, epochs):\n    sampler.set_epoch(epoch)",
+            ),
+        ),
+    )
+
+
+def _of_its_own(one: SourceUnreached, epochs: SourceLine) -> Finding:
+    other = f" in the loop over epochs at {shown(epochs)}"
+    if one.calls is not None:
+        other = f": {shown(one.calls)} calls it on another object"
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"{shown(one.loader)} takes its order from {shown(one.at)}, and no line calls the "
+        f"set_epoch of that{other}",
+        fixes=(
+            Fix.python(
+                summary="call it on the sampler itself before each epoch",
+                paste=f"{epochs.text}\n    own_sampler.set_epoch(epoch)"
+                "  # of a batch_sampler: loader.batch_sampler.set_epoch(epoch)",
             ),
         ),
     )

@@ -420,6 +420,16 @@ class SourceSampler(Part, frozen=True, kw_only=True):
     """What makes the sampler."""
 
 
+class SourceUnreached(Part, frozen=True, kw_only=True):
+    """A DataLoader whose sampler, of the script's own, has a ``set_epoch`` that no line reaches."""
+
+    loader: SourceLine
+    at: SourceLine
+    """The class of the sampler."""
+    calls: SourceLine | None = None
+    """A line that calls the ``set_epoch`` of another sampler; None: there is none."""
+
+
 class SourceBatches(Part, frozen=True, kw_only=True):
     """A training loop over a generator of the script that knows no rank and no other random."""
 
@@ -484,6 +494,7 @@ class Script(Section, frozen=True, kw_only=True):
     told_ranks: tuple[SourceWorld, ...] = ()
     own_batches: tuple[SourceBatches, ...] = ()
     plain_samplers: tuple[SourceSampler, ...] = ()
+    unreached_samplers: tuple[SourceUnreached, ...] = ()
     mixed_layers: tuple[SourceMixture, ...] = ()
     mixed_types: tuple[SourceTypes, ...] = ()
     own_averaging: SourceAveraging | None = None

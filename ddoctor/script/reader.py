@@ -38,6 +38,7 @@ from ddoctor.evidence.script import (
     SourceTokenMean,
     SourceTypes,
     SourceUnfrozen,
+    SourceUnreached,
     SourceWorld,
 )
 from ddoctor.script.assigned import assigned
@@ -86,6 +87,7 @@ from ddoctor.script.switches import Test
 from ddoctor.script.token_means import token_means
 from ddoctor.script.told_ranks import told_ranks
 from ddoctor.script.unfrozen import unfrozen
+from ddoctor.script.unreached_samplers import unreached_samplers
 from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.whole_reads import whole_reads
 
@@ -247,6 +249,14 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         plain_samplers=_first(
             SourceSampler(loader=at(loader.node, loader.scope), at=at(node, scope))
             for loader, node, scope in plain_samplers(program)
+        ),
+        unreached_samplers=_first(
+            SourceUnreached(
+                loader=at(loader.node, loader.scope),
+                at=at(node, around),
+                calls=at(call.node, call.scope) if call is not None else None,
+            )
+            for loader, (node, around), call in unreached_samplers(program)
         ),
         mixed_layers=_first(
             SourceMixture(at=at(one.node, one.scope), trained=one.trained)

@@ -120,7 +120,55 @@ def loop():
             optimizer.step()
 """
 PART = "files = sorted(glob.glob('*.parquet'))[dist.get_rank()::dist.get_world_size()]\n"
+BUCKETS = """
+import random
+from torch.utils.data import Sampler
+
+class Buckets(Sampler):
+    def __init__(self, data, rank, world, shuffle=True):
+        self.data, self.rank, self.world, self.shuffle, self.epoch = data, rank, world, shuffle, 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        order = list(range(len(self.data)))
+        if self.shuffle:
+            random.Random(self.epoch).shuffle(order)
+        return iter(order[self.rank :: self.world])
+"""
+OF_BUCKETS = """
+buckets = Buckets(data, dist.get_rank(), dist.get_world_size(){more})
+{name} = DataLoader(data, {keyword}=buckets, num_workers=4, persistent_workers=True)
+"""
+FIRST = "loader = DataLoader(data, sampler=DistributedSampler(data), num_workers=4)\n"
+
+
+def buckets(
+    each: str, keyword: str = "batch_sampler", more: str = "", name: str = "loader", first: str = ""
+) -> str:
+    made = OF_BUCKETS.format(more=more, keyword=keyword, name=name)
+    return ddp(head=BUCKETS, loader=first + made, each_epoch=each)
+
+
 TWINS = {
+    "an own sampler of batches whose set_epoch is not reached": (
+        "missing-set-epoch",
+        buckets("loader.sampler.set_epoch(epoch)"),
+        buckets("loader.batch_sampler.set_epoch(epoch)"),
+        buckets("buckets.set_epoch(epoch)"),
+        buckets("for one in (buckets,):\n    one.set_epoch(epoch)"),
+        buckets("loader.sampler.set_epoch(epoch)", more=", shuffle=False"),
+        buckets("loader.sampler.set_epoch(epoch)", keyword="sampler"),
+        buckets("loader.sampler.set_epoch(epoch)", name="val_loader", first=FIRST),
+        buckets("getattr(loader, 'batch_sampler').set_epoch(epoch)"),
+    ),
+    "an own sampler whose set_epoch nothing calls": (
+        "missing-set-epoch",
+        buckets("pass", keyword="sampler"),
+        buckets("buckets.set_epoch(epoch)", keyword="sampler"),
+        buckets("pass", keyword="sampler").replace("def set_epoch", "def advance"),
+    ),
     "set_epoch once": (
         "missing-set-epoch",
         ddp(loader=f"{LOADER}sampler.set_epoch(0)\n", each_epoch=""),
