@@ -177,6 +177,28 @@ def without_the_ranks(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         return
 
 
+def scaled_twice(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Two places of the script multiply the rate by the number of ranks."""
+    for one in script.scaled_twice:
+        ranks = plan.ranks or 0
+        factor = f"{ranks} times too high" if ranks > 1 else "too high by the number of ranks"
+        if ranks != 1:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=f"the rate of {shown(one.at)} is multiplied by the number of ranks twice, "
+                f"at {shown(one.first)} and at {shown(one.second)}: it is {factor}",
+                fixes=(
+                    Fix.python(
+                        summary="multiply it in one place",
+                        paste=f"# without the number of ranks: {one.second.text}",
+                        caution="Adam needs the square root of it, at most",
+                    ),
+                ),
+            )
+            return
+
+
 def _counted(plan: LaunchPlan, ranks: int) -> Iterator[str]:
     for name in COUNTED:
         found = plan.get(name)

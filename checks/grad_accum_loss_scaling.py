@@ -14,25 +14,25 @@ of their losses by the tokens of all micro-batches and ranks.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.script import Script, SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
-STEPS = re.compile(r"/\s*[\w.\[\]()'\"]*(?:accum|\bgas\b|\bga_steps\b)", re.I)
-
 
 def in_the_source(script: Script) -> Iterator[Finding]:
+    divided = {one.back: one.at for one in script.divided_losses}
     for one in script.of(".backward"):
-        by = _divides(one, script)
-        if by and STEPS.search(f"{one.argument('loss', 0) or ''} {one.values.get('0', '')}"):
+        by = _divides(one, script) if one.at in divided else ""
+        if by:
+            line = divided[one.at]
+            where = f" ({shown(line)})" if line != one.at else ""
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,
-                because=f"{shown(one.at)} gets a loss that is divided by the accumulation steps, "
-                f"and {by} divides it by them again",
+                because=f"{shown(one.at)} gets a loss that is divided by the accumulation "
+                f"steps{where}, and {by} divides it by them again",
                 fixes=(
                     Fix.python(
                         summary="pass the loss undivided",

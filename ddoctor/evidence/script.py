@@ -315,6 +315,22 @@ class SourceTokenMean(Part, frozen=True, kw_only=True):
     """What the source says on it: that all tokens weigh the same; empty: nothing."""
 
 
+class SourceDivided(Part, frozen=True, kw_only=True):
+    """A loss that a number of micro-steps divides."""
+
+    at: SourceLine
+    back: SourceLine
+    """The backward that gets it."""
+
+
+class SourceTwice(Part, frozen=True, kw_only=True):
+    """An optimizer with a rate that the number of ranks multiplies twice."""
+
+    at: SourceLine
+    first: SourceLine
+    second: SourceLine
+
+
 class SourceFrozen(Part, frozen=True, kw_only=True):
     """Re-entrant checkpoints of a frozen model with adapters."""
 
@@ -487,6 +503,8 @@ class Script(Section, frozen=True, kw_only=True):
     """Where a rank leaves the loop over epochs by what it alone has measured."""
     same_noise: tuple[SourceNoise, ...] = ()
     token_means: tuple[SourceTokenMean, ...] = ()
+    divided_losses: tuple[SourceDivided, ...] = ()
+    scaled_twice: tuple[SourceTwice, ...] = ()
     precisions: tuple[SourcePrecision, ...] = ()
     frozen_checkpoints: tuple[SourceFrozen, ...] = ()
     """Where no line lets the inputs of the checkpointed blocks need a gradient."""

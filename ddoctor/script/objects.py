@@ -93,6 +93,10 @@ class Objects:
         """What a function returns."""
         return self._returns.get(scope, ())
 
+    def unpacked(self, name: str, scope: Scope) -> tuple[ast.Call | None, int]:
+        """The call of which a variable gets a part, and which: ``loss, shown = objective(…)``."""
+        return self._unpacked.get((scope, name), (None, 0))
+
     def callers(self, scope: Scope) -> Sequence[Call]:
         """The calls of a function, as far as the source shows them."""
         return self._callers.get(scope, ())
@@ -230,7 +234,7 @@ class Objects:
             enters = self.method(owner, "__enter__")
             for value in self.returned(enters) if enters is not None else ():
                 yield from self._of(value, enters, steps) if enters is not None else ()
-        call, at = self._unpacked.get((scope, name), (None, 0))
+        call, at = self.unpacked(name, scope)
         made = None
         if call is not None:
             made = self._run(call.func, scope, scope.named(call.func), steps)

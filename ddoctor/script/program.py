@@ -196,9 +196,17 @@ class Program:
     def _origin(self, node: ast.expr, scope: Scope) -> Sequence[tuple[ast.expr, Scope]]:
         """What makes an object that other variables hold, too."""
         found: Sequence[tuple[ast.expr, Scope]] = [(node, scope)]
-        for _ in range(FEWEST):
-            if len(found) == 1 and variable(found[0][0]):
-                found = self.values(*found[0])
+        for _ in range(MOST_STEPS):
+            if len(found) != 1:
+                break
+            made, where = found[0]
+            called = self.function(made) if isinstance(made, ast.Call) else None
+            if called is not None and len(self.results(called)) == 1:
+                found = [(self.results(called)[0], called)]
+            elif variable(made):
+                found = self.values(made, where)
+            else:
+                break
         return found
 
     @cached_property

@@ -13,6 +13,7 @@ from ddoctor.evidence.script import (
     SourceAveraging,
     SourceBatches,
     SourceCollating,
+    SourceDivided,
     SourceFork,
     SourceFrozen,
     SourceKeys,
@@ -36,6 +37,7 @@ from ddoctor.evidence.script import (
     SourceSwitch,
     SourceTest,
     SourceTokenMean,
+    SourceTwice,
     SourceTypes,
     SourceUnfrozen,
     SourceUnreached,
@@ -50,6 +52,7 @@ from ddoctor.script.calls import (
 from ddoctor.script.checkpoints import restored
 from ddoctor.script.datasets import datasets
 from ddoctor.script.exhausting import exhausts
+from ddoctor.script.factors import divided_losses, scaled_twice
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.kept_values import kept_values
@@ -218,6 +221,18 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
                 alike=cut(one.alike),
             )
             for one in token_means(program)
+        ),
+        divided_losses=_first(
+            SourceDivided(at=at(one.within, one.scope), back=at(call.node, call.scope))
+            for one, call in divided_losses(program)
+        ),
+        scaled_twice=_first(
+            SourceTwice(
+                at=at(call.node, call.scope),
+                first=at(first.within, first.scope),
+                second=at(second.within, second.scope),
+            )
+            for call, first, second in scaled_twice(program)
         ),
         precisions=_first(
             SourcePrecision(

@@ -163,6 +163,61 @@ def own_forward(decorator: str = "", body: str = "if True:", made: str = "Net()"
     return OWN_FORWARD.format(decorator=decorator, body=body, made=made)
 
 
+OBJECTIVE = """
+from accelerate import Accelerator
+
+class Objective:
+    def __init__(self, options):
+        self.weight = {weight}
+
+    def __call__(self, scores, labels):
+        loss = entropy(scores, labels)
+        return {returns}
+
+def main(options):
+    accelerator = Accelerator(gradient_accumulation_steps=options["accum"])
+    model, optimizer, loader = accelerator.prepare(net(), adam(), load())
+    objective = Objective(options)
+    for batch in loader:
+        with accelerator.accumulate(model):
+            loss, shown = objective(model(batch), batch["labels"])
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+    accelerator.end_training()
+
+main(parse())
+"""
+
+
+def objective(weight: str, returns: str = "loss * self.weight, loss.detach()") -> str:
+    return OBJECTIVE.format(weight=weight, returns=returns)
+
+
+RATED = """
+import dataclasses, os
+
+@dataclasses.dataclass
+class Run:
+    rate: float
+    epochs: int
+
+def read(options):
+    world = int(os.environ["WORLD_SIZE"])
+    rate = options["base"] * {first} / 256
+    return Run(rate=rate, epochs=options["epochs"])
+
+def descent(model, run):
+    rate = run.rate * {second}
+    return torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+"""
+
+
+def rated(first: str, second: str) -> str:
+    head = RATED.format(first=first, second=second)
+    return ddp(head=head, before="run = read(parse())\noptimizer = descent(model, run)")
+
+
 COLLECTS = """
 class Collects:
     def __init__(self, optimizer, size):
@@ -277,6 +332,22 @@ def translates(loss: str, reduction: str = "", says: bool = True) -> str:
 
 
 TWINS = {
+    "a loss that an object divides before accelerate does": (
+        "grad-accum-loss-scaling",
+        objective('1.0 / options["accum"]'),
+        objective('options["weight"]'),
+        objective('1.0 / options["accum"]', "loss, loss.detach() * self.weight"),
+        objective('1.0 / options["classes"]'),
+        objective('options["accum"] * 2.0'),
+    ),
+    "a rate that two modules scale by the ranks": (
+        "effective-batch-lr-mismatch",
+        rated("64 * world", "dist.get_world_size()"),
+        rated("64 * world", "1.0"),
+        rated("64", "dist.get_world_size()"),
+        rated("64 * world", "math.sqrt(dist.get_world_size())"),
+        rated("64 * world", "dist.get_world_size() / world"),
+    ),
     "a mean over tokens that is averaged over micro-batches": (
         "grad-accum-loss-scaling",
         translates("nll(scores, batch) / accumulation"),

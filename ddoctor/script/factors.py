@@ -1,0 +1,110 @@
+"""The factors of a product, through variables, objects and functions of the script."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ddoctor.script.names import source, variable
+from ddoctor.script.program import Program
+from ddoctor.script.ranks import own_name
+from ddoctor.script.scopes import Call, Scope
+
+MOST_STEPS = 8
+"""Variables and functions that are followed from a product to a factor."""
+CONVERTS = ("float", "int")
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A part of a product."""
+
+    node: ast.expr
+    scope: Scope
+    divides: bool
+    within: ast.expr
+    """The product or quotient in which it stands, or the factor itself."""
+
+
+def factors(node: ast.expr, scope: Scope, program: Program) -> Iterator[Factor]:
+    """Those that the source shows; a sum, and what may have several values, is one factor."""
+    yield from _factors(Factor(node, scope, False, node), program, MOST_STEPS)
+
+
+def _factors(one: Factor, program: Program, steps: int) -> Iterator[Factor]:
+    node, scope = one.node, one.scope
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult | ast.Div):
+        over = one.divides is not isinstance(node.op, ast.Div)
+        yield from _factors(Factor(node.left, scope, one.divides, node), program, steps)
+        yield from _factors(Factor(node.right, scope, over, node), program, steps)
+        return
+    if isinstance(node, ast.Call) and variable(node.func) in CONVERTS and len(node.args) == 1:
+        yield from _factors(Factor(node.args[0], scope, one.divides, one.within), program, steps)
+        return
+    shown = _shown(node, scope, program) if steps else None
+    if shown is None:
+        yield one
+        return
+    value, where = shown
+    yield from _factors(Factor(value, where, one.divides, one.within), program, steps - 1)
+
+
+def _shown(node: ast.expr, scope: Scope, program: Program) -> tuple[ast.expr, Scope] | None:
+    """The expression that a variable or a call stands for; None: not one alone."""
+    if isinstance(node, ast.Call):
+        return _result(node, None, scope, program)
+    if not (name := variable(node)):
+        return None
+    call, at = program.objects.unpacked(name, scope)
+    if call is not None:
+        alone = isinstance(node, ast.Name) and len(scope.variables.get(name, ())) == 1
+        return _result(call, at, scope, program) if alone else None
+    found = program.values(node, scope)
+    return found[0] if len(found) == 1 else None
+
+
+def _result(
+    call: ast.Call, at: int | None, scope: Scope, program: Program
+) -> tuple[ast.expr, Scope] | None:
+    """What the only return of a function of the script gives, or a part of that."""
+    called = program.function(call) or program.objects.run(call.func, scope)
+    results = program.results(called) if called is not None else ()
+    if called is None or own_name(called.node) == "__init__" or len(results) != 1:
+        return None
+    if at is None:
+        return results[0], called
+    parts = results[0].elts if isinstance(results[0], ast.Tuple) else []
+    return (parts[at], called) if at < len(parts) else None
+
+
+OF_STEPS = re.compile(r"accum|\bgas\b|\bga_steps\b", re.IGNORECASE)
+"""Names of the number of micro-steps."""
+WORLDS = {"torch.distributed.get_world_size", "os.environ[WORLD_SIZE]"}
+RATE = 1
+"""The position of the rate in torch's optimizers."""
+
+
+def divided_losses(program: Program) -> Iterator[tuple[Factor, Call]]:
+    """The losses that a number of micro-steps divides, each with the backward that gets it."""
+    for call in program.calls:
+        given = call.node.args[0] if call.method == "backward" and call.node.args else None
+        for one in factors(given, call.scope, program) if given is not None else ():
+            if one.divides and OF_STEPS.search(source(one.node)):
+                yield one, call
+                break
+
+
+def scaled_twice(program: Program) -> Iterator[tuple[Call, Factor, Factor]]:
+    """The optimizers with a rate that the number of ranks multiplies twice, and both places."""
+    for call in program.calls:
+        args = call.node.args
+        named = next((one.value for one in call.node.keywords if one.arg == "lr"), None)
+        rate = args[RATE] if len(args) > RATE else named
+        if not call.name.startswith("torch.optim.") or rate is None:
+            continue
+        every = [*factors(rate, call.scope, program)]
+        worlds = [one for one in every if {*program.origins(one.node, one.scope)} & WORLDS]
+        if len(worlds) > 1 and not any(one.divides for one in worlds):
+            yield call, worlds[0], worlds[1]
