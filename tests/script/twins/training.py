@@ -346,7 +346,7 @@ TWINS = {
         rated("64 * world", "1.0"),
         rated("64", "dist.get_world_size()"),
         rated("64 * world", "math.sqrt(dist.get_world_size())"),
-        rated("64 * world", "dist.get_world_size() / world"),
+        rated("64 * world", "dist.get_world_size() / int(os.environ['WORLD_SIZE'])"),
     ),
     "a mean over tokens that is averaged over micro-batches": (
         "grad-accum-loss-scaling",
