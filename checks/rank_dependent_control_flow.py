@@ -149,8 +149,10 @@ def stops_alone(script: Script) -> Iterator[Finding]:
     """A rank ends the training by its loss on a part of the evaluation."""
     loaders = script.of(LOADER)
     sampled = [one for one in loaders if "sampler" in one.keywords]
-    shared = any(map(evaluates, sampled)) or (loaders and len(sampled) == len(loaders))
-    if not is_plain(script, *DATA_PARALLEL) or not shared:
+    # Ray gives each rank a part of what it prepares.
+    parts = max(len(sampled), len(script.of("ray.train.torch.prepare_data_loader")))
+    shared = any(map(evaluates, sampled)) or (loaders and parts >= len(loaders))
+    if not is_plain(script, *DATA_PARALLEL, "Ray") or not shared:
         return
     for one in script.own_stops:
         yield Finding(

@@ -153,7 +153,50 @@ class Stopper:
     def stops(self, value):
         {}return value > 3
 """
+OF_RAY = """
+import torch
+import torch.distributed as dist
+from ray.train.torch import TorchTrainer, prepare_data_loader, prepare_model
+from torch.utils.data import DataLoader
+
+class Plateau:
+    def update(self, value):
+        self.best, self.bad = min(self.best, value), 0 if value < self.best else self.bad + 1
+        return self.bad > 5
+
+def loop(options):
+    model = prepare_model(net())
+    loader = {loader}
+    plateau, stop = Plateau(), False
+    for epoch in range(options["epochs"]):
+        loader.sampler.set_epoch(epoch)
+        for number, batch in enumerate(loader):
+            loss = model(batch).mean()
+            loss.backward()
+            optimizer.step()
+            if number % 200 == 199:
+                value = loss.detach()
+                {agrees}
+                if plateau.update(value.item()):
+                    stop = True
+                    break
+        if stop:
+            break
+
+TorchTrainer(loop).fit()
+"""
+BY_RAY = "prepare_data_loader(DataLoader(data(), shuffle=True, num_workers=4))"
+WHOLE = "DataLoader(data(), num_workers=4)"
+MEAN = "dist.all_reduce(value)"
+
 TWINS = {
+    "workers of Ray that each stop by themselves": (
+        "rank-dependent-control-flow",
+        OF_RAY.format(loader=BY_RAY, agrees="pass"),
+        OF_RAY.format(loader=BY_RAY, agrees=MEAN),
+        OF_RAY.format(loader=WHOLE, agrees="pass"),
+        OF_RAY.format(loader=BY_RAY, agrees="pass").replace("if stop:", "if epoch == 5:"),
+    ),
     "a step that one rank leaves, unless a function asks all": (
         "rank-dependent-control-flow",
         ddp(step=STEP.replace("loss.backward()", BAD.format("continue"))),
