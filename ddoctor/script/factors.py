@@ -62,6 +62,11 @@ def _shown(node: ast.expr, scope: Scope, program: Program) -> tuple[ast.expr, Sc
         alone = isinstance(node, ast.Name) and len(scope.variables.get(name, ())) == 1
         return _result(call, at, scope, program) if alone else None
     found = program.values(node, scope)
+    before = [one for one in found if one[0].lineno < node.lineno]
+    again = [one for one in before if name in map(variable, ast.walk(one[0]))]
+    if len(found) > 1 and len(again) + 1 >= len(before):
+        # `loss = loss / steps`, after the line that makes it.
+        return again[-1] if again else None
     return found[0] if len(found) == 1 else None
 
 
