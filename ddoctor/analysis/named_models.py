@@ -37,6 +37,8 @@ class NamedModel:
     billions: float
     halves: bool
     """Whether it is loaded in 16 bits."""
+    at_least: bool = False
+    """Whether it may have more, in layers of unknown sizes."""
 
     @property
     def nbytes(self) -> float:
@@ -46,7 +48,8 @@ class NamedModel:
     @property
     def size(self) -> str:
         """Its parameters in words."""
-        return f"{float(f'{self.billions:.3g}'):g} billion parameters"
+        least = "at least " * self.at_least
+        return f"{least}{float(f'{self.billions:.3g}'):g} billion parameters"
 
 
 def named_models(plan: LaunchPlan, script: Script | None) -> Iterator[NamedModel]:

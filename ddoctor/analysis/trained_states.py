@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.named_models import TRAINERS, NamedModel, named_models
+from ddoctor.analysis.own_models import own_models
 from ddoctor.analysis.script_plan import strategy
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.plan import MemoryParts
@@ -73,7 +75,7 @@ def trained_states(plan: LaunchPlan, script: Script | None) -> Iterator[TrainedS
     ranks = plan.ranks
     if ranks is None or plan.degrees or in_part or freezes or not _by_adam(plan, script):
         return
-    for model in named_models(plan, script):
+    for model in chain(named_models(plan, script), own_models(plan, script)):
         weights, gradients, states = (2, 2, 4) if model.halves else (4, 4, 8)
         mixed = plan.precision is not None and plan.precision.value in ("bf16", "fp16")
         if mixed and plan.by_deepspeed:

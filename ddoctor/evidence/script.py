@@ -349,6 +349,21 @@ class SourceSchedule(Part, frozen=True, kw_only=True):
     """Where the batches of one rank are counted."""
 
 
+class SourceSize(Part, frozen=True, kw_only=True):
+    """The least number of parameters of a model of the script's own."""
+
+    at: SourceLine
+    """Where it is made."""
+    name: str
+    """Its class."""
+    terms: tuple[str, ...]
+    """Products of constants and options, such as ``60 * model.width * (4 * model.width)``."""
+    defaults: Mapping[str, str] = {}
+    """What options are in a class of the script, where nothing else sets them."""
+    halves: bool = False
+    """Whether a line may turn its weights to 16 bits."""
+
+
 class SourceWorld(Part, frozen=True, kw_only=True):
     """A number of ranks that the script takes with the rank, not from the process group."""
 
@@ -525,6 +540,7 @@ class Script(Section, frozen=True, kw_only=True):
     switched_layers: tuple[SourceSwitch, ...] = ()
     own_layers: tuple[SourceLayer, ...] = ()
     """All layers of its models; empty: other packages may bring some."""
+    own_sizes: tuple[SourceSize, ...] = ()
     restored: tuple[SourceLine, ...] = ()
     """Calls of ``torch.load`` whose result becomes the state of a model or an optimizer."""
     kept_values: tuple[SourceLine, ...] = ()

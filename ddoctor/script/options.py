@@ -107,6 +107,8 @@ def _section(root: ast.Name, scope: Scope, program: Program, steps: int) -> str 
                 return held
         if isinstance(value, ast.Call) and _reads(value, program):
             return ""
+        if isinstance(value, ast.Dict | ast.DictComp):
+            return None
     return "" if CONFIGS & lower(root.id) else None
 
 

@@ -33,6 +33,7 @@ from ddoctor.evidence.script import (
     SourceSeed,
     SourceSetting,
     SourceShared,
+    SourceSize,
     SourceStale,
     SourceSwitch,
     SourceTest,
@@ -69,6 +70,7 @@ from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
 from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.own_layers import own_layers
+from ddoctor.script.own_sizes import own_sizes
 from ddoctor.script.partial_metrics import on_loaders, partial_metrics
 from ddoctor.script.past_wrapper import past_wrapper
 from ddoctor.script.precision import precisions
@@ -320,6 +322,16 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for one in own_layers(walks, program)
             if not modules.unseen and not modules.broken
+        ),
+        own_sizes=_first(
+            SourceSize(
+                at=at(one.made.node, one.made.scope),
+                name=one.name,
+                terms=tuple(one.terms),
+                defaults=program.defaults,
+                halves=one.halves,
+            )
+            for one in own_sizes(program)
         ),
         set_fields=frozenset(_set_fields(modules)),
         kept_values=_first(at(one.node, one.scope) for one in kept_values(program)),
