@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import chain
 from typing import TypeVar, overload
@@ -29,19 +29,40 @@ def syntax_tree(text: str) -> ast.Module:
         return ast.parse(text)
 
 
-def children(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes right below one, but those that only say whether a name is read or set.
+PLAIN = frozenset(
+    {
+        *("ctx", "op", "ops", "id", "attr", "arg", "name", "module", "level", "kind"),
+        *("type_comment", "is_async", "conversion", "simple"),
+    }
+)
+"""Fields of nodes that hold a name or an operator, or say whether a name is read or set."""
 
-    A third of all nodes say that, and ``ast.iter_child_nodes`` takes twice as long.
+
+class _Fields(dict[type[ast.AST], Sequence[str]]):
+    """The fields in which a node of each kind may have others."""
+
+    def __missing__(self, kind: type[ast.AST]) -> Sequence[str]:
+        constant = kind is ast.Constant
+        self[kind] = () if constant else tuple(one for one in kind._fields if one not in PLAIN)
+        return self[kind]
+
+
+FIELDS = _Fields()
+
+
+def children(node: ast.AST) -> Sequence[ast.AST]:
+    """The nodes right below one, but operators and those that only say how a name is used.
+
+    Half of all nodes say that, and ``ast.iter_child_nodes`` takes three times as long.
     """
-    for name in node._fields:
+    found: list[ast.AST] = []
+    for name in FIELDS[type(node)]:
         value = getattr(node, name, None)
         if isinstance(value, list):
-            for one in value:
-                if isinstance(one, ast.AST):
-                    yield one
-        elif isinstance(value, ast.AST) and not isinstance(value, ast.expr_context):
-            yield value
+            found += [one for one in value if isinstance(one, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
 
 
 def below(node: ast.AST) -> Sequence[ast.AST]:

@@ -104,10 +104,12 @@ def divided_losses(program: Program) -> Iterator[tuple[Factor, Call]]:
 def scaled_twice(program: Program) -> Iterator[tuple[Call, Factor, Factor]]:
     """The optimizers with a rate that the number of ranks multiplies twice, and both places."""
     for call in program.calls:
+        if not call.name.startswith("torch.optim."):
+            continue
         args = call.node.args
         named = next((one.value for one in call.node.keywords if one.arg == "lr"), None)
         rate = args[RATE] if len(args) > RATE else named
-        if not call.name.startswith("torch.optim.") or rate is None:
+        if rate is None:
             continue
         every = [*factors(rate, call.scope, program)]
         worlds = [one for one in every if {*program.origins(one.node, one.scope)} & WORLDS]

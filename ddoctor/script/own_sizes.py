@@ -78,11 +78,11 @@ def own_sizes(program: Program) -> Iterator[OwnSize]:
 def _wrapped(program: Program) -> Iterator[tuple[Call, ast.expr]]:
     """What DDP, FSDP, accelerate or DeepSpeed gets."""
     for call in program.calls:
-        named = [one.value for one in call.node.keywords if one.arg == "model"]
-        if call.name in WRAPS:
-            yield from ((call, one) for one in (*call.node.args[:1], *named))
-        elif call.name == DEEPSPEED or (call.method == "prepare" and is_accelerator(call)):
-            yield from ((call, one) for one in (*call.node.args, *named))
+        prepares = call.name == DEEPSPEED or (call.method == "prepare" and is_accelerator(call))
+        if call.name in WRAPS or prepares:
+            given = call.node.args if prepares else call.node.args[:1]
+            named = [one.value for one in call.node.keywords if one.arg == "model"]
+            yield from ((call, one) for one in (*given, *named))
 
 
 class _Reader:

@@ -19,6 +19,8 @@ RANK_TESTS: frozenset[Within] = frozenset({"one-rank", "other-ranks", "some-rank
 LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 CHANGES = (ast.AugAssign, ast.For, ast.AsyncFor, ast.comprehension)
 """What gives a variable a value that no expression shows."""
+BINDS = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.withitem, *CHANGES)
+"""What gives a variable any value."""
 LEAVING = ("exit", "_exit")
 MAIN_FIRST = (
     *("main_process_first", "local_main_process_first", "rank_zero_first", "zero_first"),
@@ -185,7 +187,8 @@ class Walk:
                 around = Scope(scope.module, scope.names, part, scope.name, "", scope, {})
                 self._collect(part, around, f"{scope.module.name}.{part.name}")
             else:
-                _assign(part, scope)
+                if isinstance(part, BINDS):
+                    _assign(part, scope)
                 self._collect(part, scope, owner)
 
     def _body(self, body: Sequence[ast.stmt], scope: Scope, around: tuple[Block, ...]) -> None:

@@ -55,7 +55,8 @@ def told_ranks(program: Program) -> Iterator[ToldRanks]:
     if any(call.method in GROUPS for call in program.calls):
         return
     for call in program.calls:
-        given = _given(call, program)
+        several = len(call.node.args) + len(call.node.keywords) > 1
+        given = _given(call, program) if several else {}
         ranks = [one for one in given.values() if _is_rank(one, call.scope, program)]
         for name, value in given.items() if ranks else ():
             if name in NUMBERS:
