@@ -190,7 +190,7 @@ def _wrapped(call: SourceCall) -> list[str]:
     """The classes that the policy of a call names."""
     texts = (*call.keywords.values(), *call.values.values())
     named = next(filter(None, map(BLOCKS.search, texts)), None)
-    return re.findall(r"\w+", named[1]) if named is not None else []
+    return re.findall(r"\w+(?=\s*(?:,|$))", named[1]) if named is not None else []
 
 
 def of_another_model_in_the_source(launch: Launch, script: Script) -> Iterator[Finding]:
@@ -219,7 +219,7 @@ def of_another_model_in_the_source(launch: Launch, script: Script) -> Iterator[F
             return
 
 
-BLOCKS = re.compile(r"(?:transformer_layer_cls=|ModuleWrapPolicy\()\s*[{(\[]([\w, ]+)[})\]]")
+BLOCKS = re.compile(r"(?:transformer_layer_cls=|ModuleWrapPolicy\()\s*[{(\[]([\w., ]+)[})\]]")
 LITERAL = re.compile(r"(['\"])([\w./-]+)\1")
 
 

@@ -33,8 +33,8 @@ from ddoctor.analysis.script_source import (
     evaluates,
     is_plain,
     shown,
+    started_workers,
     with_keywords,
-    worker_count,
 )
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
@@ -118,7 +118,9 @@ def in_the_source(
     for loader in script.of(LOADER):
         made = loader.origin("dataset", 0)
         streams = [one for one in script.datasets if one.iterable and made == (one.name,)]
-        several = (worker_count(loader) or 0) > 1 and "worker_init_fn" not in loader.keywords
+        several = (
+            started_workers(loader, launch) or 0
+        ) > 1 and "worker_init_fn" not in loader.keywords
         for stream in streams[:1]:
             ranks = alone and not script.splits and not stream.shards_ranks
             by_worker = stream.shards_workers and not stream.shards_ranks
@@ -148,9 +150,12 @@ def in_the_source(
 
 
 def _takes_files_of_its_rank(stream: SourceDataset, script: Script) -> bool:
-    """Whether its lines select by the rank alone, and it has an end."""
+    """Whether its lines select by the rank alone, and its workers read the same.
+
+    Workers that draw from a stream without an end differ, unless one seed orders it for all.
+    """
     own = (one for one in script.splits if one.file == stream.at.file and "self." in one.text)
-    ends = not stream.shards_workers and not stream.endless
+    ends = not stream.shards_workers and (stream.alike or not stream.endless)
     return stream.shards_ranks and ends and any("::" in one.text for one in own)
 
 

@@ -193,6 +193,11 @@ def gpus_for_one_process(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     count, at = len(plan.devices or ()), chosen
     if chosen is None and granted is not None:
         count, at = granted.number or 0, granted
+    gets = "one process gets"
+    if chosen is None and granted is None:
+        told = next(filter(_counts_gpus, launch.settings), None)
+        count, at = (told.number or 0 if told is not None else 0), told
+        gets = "python starts one process, and the options count"
     by_job = launch.around[-2:-1] == ("sbatch",) and "srun" not in launch.around
     # Each pod of Kubernetes runs the command once.
     in_pods = launch.get("kind") is not None and plan.each == 1 and not launch.around
@@ -207,7 +212,7 @@ def gpus_for_one_process(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.LIKELY,
-            because=f"one process gets {count} GPUs ({at.at if at is not None else ''}), and the "
+            because=f"{gets} {count} GPUs ({at.at if at is not None else ''}); the "
             f"script ({shown(one.at)}) trains on one GPU in each process: the others stay idle",
             fixes=(
                 Fix(
@@ -216,6 +221,12 @@ def gpus_for_one_process(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def _counts_gpus(one: Setting) -> bool:
+    """Whether an option of the script, set in a file or on the line, is its number of GPUs."""
+    name = one.name.rpartition(".")[2].replace("-", "_")
+    return one.name.startswith("arg.") and name in GPUS and not one.file.endswith(".py")
 
 
 def started_by_python(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
@@ -245,6 +256,8 @@ def started_by_python(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
             return
 
 
+GPUS = ("num_gpus", "n_gpus", "ngpus", "num_gpu", "gpus_per_node", "world_size", "num_processes")
+"""What scripts call the option for the number of GPUs that they train on."""
 OF_TASKS = {
     "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
     "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),

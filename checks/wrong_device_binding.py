@@ -339,7 +339,8 @@ def by_the_scheduler(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     asked = script.local_of_scheduler
     selects = any(not _is_fixed(one) for one in script.of("torch.cuda.set_device"))
     by_torchrun = plan.launch.launcher in WITHOUT_OPTION and (plan.each or 0) > 1
-    if asked is None or script.local_of_torchrun is not None or not by_torchrun:
+    known = script.local_of_torchrun or script.counts_gpus
+    if asked is None or known is not None or not by_torchrun:
         return
     if selects and is_plain(script):
         yield Finding(
@@ -351,6 +352,42 @@ def by_the_scheduler(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 "a host take the same GPU"
             ),
             fixes=(_BY_LOCAL_RANK,),
+        )
+
+
+OF_TASKS = {"srun": "SLURM_LOCALID", "mpirun": "OMPI_COMM_WORLD_LOCAL_RANK"}
+"""What tells a task its local rank: slurm.schedmd.com/srun.html; docs.open-mpi.org."""
+LOCAL = ("env.LOCAL_RANK", "os.environ[LOCAL_RANK]")
+
+
+def by_another_launcher(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Tasks of Slurm or MPI, whose script takes LOCAL_RANK or a default for the local rank."""
+    launch, asked = plan.launch, script.local_of_torchrun
+    starter = launch.around[-1] if launch.around else ""
+    tasks = launch.launcher == "python" and starter in OF_TASKS and (plan.each or 0) > 1
+    known = script.local_of_scheduler or script.counts_gpus
+    names = {one.name for one in launch.settings} | {one.name for one in script.settings}
+    sets = names & {*LOCAL}
+    contained = any(".container" in one.name for one in launch.settings)
+    if asked is None or known is not None or not tasks or sets or contained or _has_own(plan):
+        return
+    # What joins by the variables of torchrun alone has its own cause.
+    if script.names_scheduler is not None and is_plain(script):
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(asked)} takes the local rank from LOCAL_RANK, and {starter} sets "
+                f"{OF_TASKS[starter]} instead: all {plan.each} ranks of a host take the same GPU, "
+                "or none starts"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="take the local rank of the task",
+                    paste=f'torch.cuda.set_device(int(os.environ["{OF_TASKS[starter]}"]))',
+                    caution="none of this if a prolog of the tasks sets LOCAL_RANK",
+                ),
+            ),
         )
 
 

@@ -91,7 +91,8 @@ def started_workers(loader: SourceCall, launch: Launch | None) -> int | None:
     """The number that the source shows, or that the script is started with; None: unknown."""
     given, made = loader.argument("num_workers", 5) or "", loader.origin("num_workers", 5)
     texts = (given, *made) if len(made) == 1 else (given,)
-    options = (launch.argument(text) for text in texts if "." in text and launch is not None)
+    named = (text for text in texts if "." in text or "[" in text)
+    options = (launch.argument(text) for text in named if launch is not None)
     setting = next((one for one in options if one is not None), None)
     return setting.number if setting is not None else worker_count(loader)
 

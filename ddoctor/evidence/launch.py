@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from ddoctor.evidence.section import Part, Section
 
 COUNTED = "parameters of "
 """Begins the name of a setting with the number of parameters in the files of a model."""
+
+KEY = re.compile(r"""(?:\.get\(|\[)(['"])(\w+)\1[^)\]]{0,80}[)\]]""")
+"""A key of a table of options, as in ``cfg["workers"]`` and ``cfg.get("workers", 4)``."""
 
 
 class Setting(Part, frozen=True, kw_only=True):
@@ -97,10 +102,10 @@ class Launch(Section, frozen=True, kw_only=True):
     def argument(self, text: str) -> Setting | None:
         """The script's argument that its source reads; None: it is not set.
 
-        ``args.workers`` is ``arg.workers``, and ``self.cfg.data.workers`` also
-        ``arg.data.workers``.
+        ``args.workers`` and ``cfg["workers"]`` are ``arg.workers``, and ``self.cfg.data.workers``
+        also ``arg.data.workers``.
         """
-        parts = text.split(".")
+        parts = KEY.sub(r".\2", text).split(".")
         return self.get(
             *(f"arg.{'.'.join(parts[at:])}" for at in range(1, len(parts))), f"arg.{text}"
         )

@@ -187,6 +187,8 @@ class SourceDataset(Part, frozen=True, kw_only=True):
     buffer of experiences."""
     fixed: SourceLine | None = None
     """Where it makes the generator of all its random numbers from one seed for every worker."""
+    alike: bool = False
+    """Whether the workers of one rank draw alike, by a seed that the rank may change."""
     dealt: SourceLine | None = None
     """Where a stream takes every Nth file of a list, by the rank, and reads all that they hold."""
     endless: bool = False
@@ -557,7 +559,9 @@ class Script(Section, frozen=True, kw_only=True):
     """The first line that may tell a process its local rank: a variable, a function, or an
     assignment to ``local_rank`` of an object."""
     local_of_torchrun: SourceLine | None = None
-    """The first line with a name for the local rank that torchrun sets, or for a count of GPUs."""
+    """The first line with the text LOCAL_RANK, the variable that torchrun sets."""
+    counts_gpus: SourceLine | None = None
+    """The first line that asks for the number of GPUs, or a function for the local rank."""
     local_of_scheduler: SourceLine | None = None
     """The first line with a variable by which Slurm or MPI tells a process its local rank."""
     names_scheduler: SourceLine | None = None

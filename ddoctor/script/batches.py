@@ -55,6 +55,11 @@ def scales_by_ranks(program: Program) -> Statement | None:
     return next(found, None)
 
 
+def multiplies_by_ranks(program: Program) -> bool:
+    """Whether a line surely does so, and not only by the name of a function."""
+    return any(_names_ranks(one) and _multiplies(one) for one in program.statements)
+
+
 def _names_ranks(statement: Statement) -> bool:
     """Whether the lines of a simple statement may name a number of ranks, or scale a rate."""
     node = statement.node
@@ -64,6 +69,16 @@ def _names_ranks(statement: Statement) -> bool:
 
 
 def _scales(statement: Statement) -> bool:
+    if _multiplies(statement):
+        return True
+    for part in below(statement.node):
+        name = words(getattr(part, "id", "") or getattr(part, "attr", "") or "")
+        if {"scale", "scaled", "scaling"} & name and RATES & name:
+            return True
+    return False
+
+
+def _multiplies(statement: Statement) -> bool:
     node = statement.node
     for part in below(node):
         if isinstance(part, ast.BinOp) and not isinstance(part.op, ast.Add | ast.Mod):
@@ -71,9 +86,6 @@ def _scales(statement: Statement) -> bool:
             sets = words(variable(node.targets[0])) if isinstance(node, ast.Assign) else set()
             if COUNTS & read and SCALED & (read | sets):
                 return True
-        name = words(getattr(part, "id", "") or getattr(part, "attr", "") or "")
-        if {"scale", "scaled", "scaling"} & name and RATES & name:
-            return True
     return False
 
 

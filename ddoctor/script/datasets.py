@@ -59,6 +59,7 @@ def datasets(
             continue
         found = frozenset(words_of(scopes))
         drawn = fixed_draws(scopes, program)
+        alike = fixed_draws(scopes, program, seeds=("same", "by-rank"))
         dealt = deals(name, scopes, program) if stream else None
         yield SourceDataset(
             name=name,
@@ -70,6 +71,7 @@ def datasets(
             random=bool(set(DRAWS) & frozenset().union(*map(lower, _names(node)))),
             plays=_plays(methods),
             fixed=at_line(drawn.node, drawn.scope) if drawn is not None else None,
+            alike=alike is not None,
             dealt=at_line(*dealt) if dealt is not None else None,
             endless=any(map(_never_ends, ast.walk(node))),
             generator=_generator(methods, names, at),

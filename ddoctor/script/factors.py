@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ddoctor.script.batches import COUNTS, LEAST, MOST, TOTAL, multiplies_by_ranks
 from ddoctor.script.names import source, variable
 from ddoctor.script.program import Program
-from ddoctor.script.ranks import own_name
+from ddoctor.script.ranks import lower, own_name
 from ddoctor.script.scopes import Call, Scope
 
 MOST_STEPS = 8
@@ -87,6 +88,8 @@ def _result(
 OF_STEPS = re.compile(r"accum|\bgas\b|\bga_steps\b", re.IGNORECASE)
 """Names of the number of micro-steps."""
 WORLDS = {"torch.distributed.get_world_size", "os.environ[WORLD_SIZE]"}
+BATCHES = frozenset({"batch", "batches", "bs"})
+REFERENCES = frozenset({"ref", "reference", "base", "nominal", "published", "original"})
 RATE = 1
 """The position of the rate in torch's optimizers."""
 
@@ -103,15 +106,46 @@ def divided_losses(program: Program) -> Iterator[tuple[Factor, Call]]:
 
 def scaled_twice(program: Program) -> Iterator[tuple[Call, Factor, Factor]]:
     """The optimizers with a rate that the number of ranks multiplies twice, and both places."""
+    for call, every in _rates(program):
+        worlds = [one for one in every if {*program.origins(one.node, one.scope)} & WORLDS]
+        if len(worlds) > 1 and not any(one.divides for one in worlds):
+            yield call, worlds[0], worlds[1]
+
+
+def of_one_rank(program: Program) -> Iterator[Factor]:
+    """The batches of one rank that a rate has over a reference batch, without the ranks."""
+    if multiplies_by_ranks(program):
+        return
+    for _, every in _rates(program):
+        told = [lower(own_name(one.node)) for one in every]
+        batches = [
+            one
+            for one, names in zip(every, told, strict=True)
+            if BATCHES & names and not one.divides and not TOTAL & names
+        ]
+        over = any(
+            one.divides and (_is_a_batch(one.node) or (BATCHES & names and REFERENCES & names))
+            for one, names in zip(every, told, strict=True)
+        )
+        ranks = any(COUNTS & names for names in told) or any(
+            {*program.origins(one.node, one.scope)} & WORLDS for one in every
+        )
+        if batches and over and not ranks:
+            yield batches[0]
+
+
+def _rates(program: Program) -> Iterator[tuple[Call, list[Factor]]]:
+    """The optimizers of torch, with the factors of their rates."""
     for call in program.calls:
         if not call.name.startswith("torch.optim."):
             continue
         args = call.node.args
         named = next((one.value for one in call.node.keywords if one.arg == "lr"), None)
         rate = args[RATE] if len(args) > RATE else named
-        if rate is None:
-            continue
-        every = [*factors(rate, call.scope, program)]
-        worlds = [one for one in every if {*program.origins(one.node, one.scope)} & WORLDS]
-        if len(worlds) > 1 and not any(one.divides for one in worlds):
-            yield call, worlds[0], worlds[1]
+        if rate is not None:
+            yield call, [*factors(rate, call.scope, program)]
+
+
+def _is_a_batch(node: ast.expr) -> bool:
+    number = node.value if isinstance(node, ast.Constant) else None
+    return isinstance(number, int | float) and LEAST <= number <= MOST

@@ -31,6 +31,8 @@ class _Change:
     scope: Scope
     target: str
     """What it changes, as the source writes it."""
+    trained: str = ""
+    """The class of the layers that it selects, where it is known."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,8 @@ def mixed_layers(program: Program) -> Iterator[Mixed]:
     changes = [*_changes(program)]
     frozen = [one for one, kind in changes if kind == "freezes"]
     thawed = {one.target for one, kind in changes if kind == "thaws"}
-    yield from (Mixed(one.node, one.scope, "") for one, kind in changes if kind == "by-name")
+    by_name = (one for one, kind in changes if kind == "by-name")
+    yield from (Mixed(one.node, one.scope, one.trained) for one in by_name)
     for one, trained in _inserted(program):
         before = [
             each
@@ -67,14 +70,14 @@ def _changes(program: Program) -> Iterator[tuple[_Change, str]]:
     for call in program.calls:
         if call.method == "requires_grad_" and _is_sure(call.scope, call.around, program):
             given = call.node.args[0] if call.node.args else ast.Constant(True)
-            yield _change(call.node, call.on, given, call.scope, call.around)
+            yield _change(call.node, call.on, given, call.scope, call.around, program)
     for statement in program.statements:
         node = statement.node
         target = variable(node.targets[0]) if isinstance(node, ast.Assign) else ""
         sure = _is_sure(statement.scope, statement.around, program)
         if isinstance(node, ast.Assign) and target.endswith(".requires_grad") and sure:
             on = target.removesuffix(".requires_grad")
-            yield _change(node, on, node.value, statement.scope, statement.around)
+            yield _change(node, on, node.value, statement.scope, statement.around, program)
 
 
 def _is_sure(scope: Scope, around: tuple[Block, ...], program: Program) -> bool:
@@ -86,12 +89,19 @@ def _is_sure(scope: Scope, around: tuple[Block, ...], program: Program) -> bool:
 
 
 def _change(
-    node: ast.AST, on: str, value: ast.expr, scope: Scope, around: tuple[Block, ...]
+    node: ast.AST,
+    on: str,
+    value: ast.expr,
+    scope: Scope,
+    around: tuple[Block, ...],
+    program: Program,
 ) -> tuple[_Change, str]:
     tests = [block.test for block in around if block.kind == "condition" and block.test]
-    texts = [source(one) for one in (value, *tests)]
-    if any(map(BY_NAME.search, texts)):
+    parts = (value, *tests)
+    if any(BY_NAME.search(source(one)) for one in parts):
         return _Change(node, scope, on), "by-name"
+    for trained in filter(None, (_part_of_a_block(one, program) for one in parts)):
+        return _Change(node, scope, on, trained), "by-name"
     loops = [block.node for block in around if block.kind == "loop"]
     taken = loops[-1] if loops else None
     if isinstance(taken, ast.For) and variable(taken.target) == on:
@@ -101,6 +111,42 @@ def _change(
     known = isinstance(value, ast.Constant) and not tests
     kind = "thaws" if getattr(value, "value", None) is True else "freezes"
     return _Change(node, scope, on), kind if known else "unknown"
+
+
+def _part_of_a_block(test: ast.expr, program: Program) -> str:
+    """The class of the layer that a name selects, as ``".adapter." in name`` does; empty: none.
+
+    The layer is one of several of a block, and the script makes that block within another module.
+    """
+    for part in ast.walk(test):
+        left = part.left if isinstance(part, ast.Compare) else None
+        names = isinstance(part, ast.Compare) and isinstance(part.ops[0], ast.In | ast.NotIn)
+        if not names or not isinstance(left, ast.Constant) or not isinstance(left.value, str):
+            continue
+        for one in program.attributes.get(left.value.strip(".").rpartition(".")[2], ()):
+            owner, made = one.scope.owner, one.value
+            block = MODULE in program.bases.get(owner, ()) and one.name.startswith("self.")
+            if block and isinstance(made, ast.Call) and _is_within(owner, program):
+                trained = _own_module(made, one.scope, program)
+                if trained and len(_layers_of(one.scope)) > 1:
+                    return trained
+    return ""
+
+
+def _layers_of(init: Scope) -> set[str]:
+    """The layers that a module makes, by their attributes."""
+    return {
+        name
+        for name, values in init.attributes.items()
+        for value in values
+        if isinstance(value, ast.Call) and not init.names.of(value.func).startswith("torch.Tensor")
+    }
+
+
+def _is_within(owner: str, program: Program) -> bool:
+    """Whether another module of the script makes objects of a class."""
+    makers = (call.scope.owner for call in program.by_name.get(owner, ()))
+    return any(one != owner and MODULE in program.bases.get(one, ()) for one in makers)
 
 
 def _inserted(program: Program) -> Iterator[tuple[_Change, str]]:

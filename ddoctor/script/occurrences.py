@@ -54,7 +54,7 @@ DEVICES = ("set_device", "device_id", "device_ids", "CUDA_VISIBLE_DEVICES", "LOC
 OF_SEVERAL = frozenset({"per", "num", "n", "number", "count", "memory", "mem", "utilization"})
 """Words of names such as ``samples_per_gpu``, which select no GPU."""
 GIVES_LOCAL_RANK = re.compile(r"\w*LOCAL_?(?:RANK|ID)|get_\w*local_rank|'local_rank'|local_rank=")
-LOCAL_OF_TORCHRUN = re.compile(r"'?LOCAL_RANK'?|get_\w*local_rank|local_process_index|device_count")
+COUNTS_GPUS = re.compile(r"get_\w*local_rank|local_process_index|device_count")
 LOCAL_OF_SCHEDULERS = re.compile(
     r"'(?:SLURM_LOCALID|OMPI_COMM_WORLD_LOCAL_RANK|MPI_LOCALRANKID|PMI_LOCAL_RANK"
     r"|PALS_LOCAL_RANKID|MV2_COMM_WORLD_LOCAL_RANK)'"
@@ -165,7 +165,8 @@ def _trains_less(name: str) -> bool:
 NAMED: Mapping[str, Callable[[str], bool]] = {
     "names_device": _names_a_device,
     "gives_local_rank": lambda word: GIVES_LOCAL_RANK.fullmatch(word) is not None,
-    "local_of_torchrun": lambda word: LOCAL_OF_TORCHRUN.fullmatch(word) is not None,
+    "local_of_torchrun": "'LOCAL_RANK'".__eq__,
+    "counts_gpus": lambda word: COUNTS_GPUS.fullmatch(word) is not None,
     "local_of_scheduler": lambda word: LOCAL_OF_SCHEDULERS.fullmatch(word) is not None,
     "names_scheduler": lambda word: OF_SCHEDULERS.fullmatch(word) is not None,
     "names_set_epoch": "set_epoch".__eq__,

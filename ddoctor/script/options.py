@@ -12,7 +12,7 @@ from ddoctor.script.ranks import lower
 from ddoctor.script.scopes import Scope
 
 CONVERTS = ("bool", "int", "float", "str")
-READS = re.compile(r"^(?:yaml|OmegaConf|toml|tomllib)\.|\bparse_(?:known_)?args$")
+READS = re.compile(r"^(?:yaml|json|OmegaConf|toml|tomllib)\.|\bparse_(?:known_)?args$")
 """What reads options: a file of them, or the command line."""
 MOST_STEPS = 6
 """Assignments and calls that are followed from a value to an option."""

@@ -359,6 +359,29 @@ class Program:
                 ahead += [one for name in names for one in named.get(name, ())]
         return frozenset(found)
 
+    def guard(self, scope: Scope) -> tuple[Block, Scope] | None:
+        """What lets one rank alone run a function: the test in a decorator of the script."""
+        found = (self._decorators_for_one_rank.get(name) for name in _decorators(scope))
+        return next((one for one in found if one is not None), None)
+
+    @cached_property
+    def _decorators_for_one_rank(self) -> Mapping[str, tuple[Block, Scope]]:
+        """Functions whose inner one calls what it gets on one rank alone, by their names."""
+        found: dict[str, tuple[Block, Scope]] = {}
+        for call in self.calls:
+            outer, name = call.scope.outer, variable(call.node.func)
+            if outer is None or not outer.name or outer.variables.get(name) != [None]:
+                continue
+            alone = [one for one in call.around if one.kind == "one-rank"]
+            others = [
+                one
+                for one in call.scope.calls
+                if one is not call and variable(one.node.func) == name
+            ]
+            if alone and not others:
+                found[_own(outer)] = alone[0], call.scope
+        return found
+
     @cached_property
     def replaces_print(self) -> bool:
         """Whether the script has its own ``print``, which mostly is silent on other ranks."""

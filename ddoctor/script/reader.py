@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
 
@@ -54,6 +54,7 @@ from ddoctor.script.checkpoints import restored
 from ddoctor.script.datasets import datasets
 from ddoctor.script.exhausting import exhausts
 from ddoctor.script.factors import divided_losses, scaled_twice
+from ddoctor.script.factors import of_one_rank as rates_of_one_rank
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.kept_values import kept_values
@@ -205,7 +206,12 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for save, move in shared_files(program)
         ),
-        own_rates=_first(at(one.node, one.scope) for one in own_rates(program)),
+        own_rates=_first(
+            chain(
+                (at(one.node, one.scope) for one in own_rates(program)),
+                (at(one.within, one.scope) for one in rates_of_one_rank(program)),
+            )
+        ),
         scales_by_ranks=next(
             (at(one.node, one.scope) for one in [scales_by_ranks(program)] if one is not None),
             None,
@@ -348,6 +354,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         names_device=named.get("names_device"),
         gives_local_rank=named.get("gives_local_rank"),
         local_of_torchrun=named.get("local_of_torchrun"),
+        counts_gpus=named.get("counts_gpus"),
         local_of_scheduler=named.get("local_of_scheduler"),
         names_scheduler=named.get("names_scheduler"),
         names_set_epoch=named.get("names_set_epoch"),

@@ -29,11 +29,12 @@ def is_kept(call: Call, program: Program) -> bool:
         return not program.replaces_print and any(
             one.node in program.training for one in call.loops
         )
-    return matters(call) or (_for_one_rank(call) and program.reached(call) is not None)
+    return matters(call) or (_for_one_rank(call, program) and program.reached(call) is not None)
 
 
-def _for_one_rank(call: Call) -> bool:
-    return any(block.kind == "one-rank" for block in call.around)
+def _for_one_rank(call: Call, program: Program) -> bool:
+    guarded = program.guard(call.scope) is not None
+    return guarded or any(block.kind == "one-rank" for block in call.around)
 
 
 def source_call(call: Call, program: Program, at: At) -> SourceCall:
@@ -42,11 +43,18 @@ def source_call(call: Call, program: Program, at: At) -> SourceCall:
         *((str(number), value) for number, value in enumerate(node.args)),
         *keywords(call, program),
     ][:MOST_ARGUMENTS]
+    guard = program.guard(call.scope)
+    guards = [guard[0]] if guard is not None else []
     branches = [block for block in call.around if block.kind in RANK_TESTS]
     around = program.around(call)
+    outside = len(around) - len(call.around)
+    around = (*around[:outside], *guards, *around[outside:])
     tests = [block for block in around if block.kind == "condition" and block.test]
     left = [block for block in around if block.rest and _leaves_the_step(block)]
-    reached = program.reached(call) if _for_one_rank(call) else None
+    branch = at(branches[-1].node, call.scope) if branches else None
+    if branch is None and guard is not None:
+        branch = at(guard[0].node, guard[1])
+    reached = program.reached(call) if _for_one_rank(call, program) else None
     if reached is None and is_collective(call):
         reached = call
     function = node.func
@@ -65,7 +73,7 @@ def source_call(call: Call, program: Program, at: At) -> SourceCall:
         within=tuple(within(around, program)),
         test=cut(_holds(tests[-1], call.scope, program)) if tests else "",
         unless=cut(source(own)) if left and (own := _own_test(left[-1], call, program)) else "",
-        branch=at(branches[-1].node, call.scope) if branches else None,
+        branch=branch,
         always=program.always(call),
         for_some_ranks=call.scope in program.of_some_ranks,
         loop=at(call.loops[-1].node, call.scope) if call.loops else None,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ddoctor.script.calls import is_collective
 from ddoctor.script.names import PRINT, source, variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import kind_of, lower, own_name
-from ddoctor.script.same import varies
+from ddoctor.script.same import Varies, varies
 from ddoctor.script.scopes import RANK_TESTS, Call, Scope, assignments
 
 DEEPEST = 3
@@ -118,9 +118,12 @@ def _logs(value: ast.expr) -> bool:
     return isinstance(value, ast.Call) and own_name(value.func) in LOGS
 
 
-def fixed_draws(scopes: Sequence[Scope], program: Program) -> Call | None:
+def fixed_draws(
+    scopes: Sequence[Scope], program: Program, *, seeds: Collection[Varies] = frozenset({"same"})
+) -> Call | None:
     """What makes their generator from a seed that all ranks and workers have in common.
 
+    ``seeds``: which seeds count; with ``by-rank``, those that the workers of a rank have in common.
     None: there is none, or they also draw other random numbers.
     """
     made: Call | None = None
@@ -128,7 +131,7 @@ def fixed_draws(scopes: Sequence[Scope], program: Program) -> Call | None:
         maker = call.name in MAKERS or call.method == "manual_seed"
         if maker:
             given = [*call.node.args, *(word.value for word in call.node.keywords)]
-            if not given or any(varies(one, call.scope, program) != "same" for one in given):
+            if not given or any(varies(one, call.scope, program) not in seeds for one in given):
                 return None
             made = made or call
         elif call.name.startswith(OF_ALL) and not any(

@@ -191,3 +191,42 @@ def test_the_local_rank_of_another_launcher(
 ) -> None:
     source = BY_NUMBER.format(local=local, device=device)
     assert ("wrong-device-binding" in causes(tmp_path, f"{launcher} train.py", source)) is wrong
+
+
+BY_TASK = """
+    import os, torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+
+    env = os.environ
+    rank, world = int(env["OMPI_COMM_WORLD_RANK"]), int(env["OMPI_COMM_WORLD_SIZE"])
+    local = {local}
+    torch.cuda.set_device(local)
+    dist.init_process_group("nccl", rank=rank, world_size=world)
+    model = DistributedDataParallel(net().cuda())
+    for batch in loader:
+        model(batch).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+OF_TORCHRUN = 'int(env.get("LOCAL_RANK", 0))'
+MPIRUN = "mpirun -np 8 -H a:4,b:4 -x MASTER_ADDR -x MASTER_PORT"
+
+
+@pytest.mark.parametrize(
+    ("launcher", "local", "wrong"),
+    [
+        (f"{MPIRUN} python", OF_TORCHRUN, True),
+        (f"{MPIRUN} python", 'int(env["OMPI_COMM_WORLD_LOCAL_RANK"])', False),
+        (f"{MPIRUN} python", f'{OF_TORCHRUN} or int(env["OMPI_COMM_WORLD_LOCAL_RANK"])', False),
+        (f"{MPIRUN} python", "rank % torch.cuda.device_count()", False),
+        (f"{MPIRUN} -x LOCAL_RANK=0 python", OF_TORCHRUN, False),
+        ("mpirun -np 2 -H a:1,b:1 python", OF_TORCHRUN, False),
+        ("srun --ntasks-per-node=4 --gpus-per-task=1 python", OF_TORCHRUN, False),
+    ],
+)
+def test_the_local_rank_of_torchrun_for_tasks(
+    tmp_path: Path, launcher: str, local: str, wrong: bool
+) -> None:
+    found = causes(tmp_path, f"{launcher} train.py", BY_TASK.format(local=local))
+    assert ("wrong-device-binding" in found) is wrong

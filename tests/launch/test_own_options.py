@@ -110,3 +110,42 @@ def test_gpus_that_the_options_show(
 ) -> None:
     found = told(tmp_path, EVERY, shows, ranks, config)
     assert ("nproc-exceeds-visible-gpus" in found) is wrong
+
+
+ALONE = """
+    import json, os, sys
+    import torch
+    import torch.distributed as dist
+    from torch.nn.parallel import DistributedDataParallel
+    {more}
+
+    with open(sys.argv[1]) as file:
+        cfg = json.load(file)
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    dist.init_process_group("nccl", rank=rank, world_size=world)
+    model = DistributedDataParallel(Net().cuda())
+    for batch in loader:
+        model(batch).sum().backward()
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+SPAWNS = "torch.multiprocessing.spawn(train, nprocs=8)"
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "gpus", "wrong"),
+    [
+        ("python train.py run.json", "", '"num_gpus": 8', True),
+        ("python train.py run.json", "", '"num_gpus": 1', False),
+        ("python train.py run.json", "", '"images": 8', False),
+        ("python train.py run.json", SPAWNS, '"num_gpus": 8', False),
+        ("torchrun --nproc-per-node 8 train.py run.json", "", '"num_gpus": 8', False),
+        ("srun --ntasks=8 python train.py run.json", "", '"num_gpus": 8', False),
+    ],
+)
+def test_one_process_for_the_gpus_of_the_options(
+    tmp_path: Path, command: str, more: str, gpus: str, wrong: bool
+) -> None:
+    source = ALONE.format(more=more)
+    found = causes(tmp_path, command, source, gpus=8, run_json=f'{{{gpus}, "batch": 128}}')
+    assert ("not-launched-distributed" in found) is wrong

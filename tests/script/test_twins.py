@@ -14,6 +14,7 @@ from tests.launched import launch
 from tests.script.conftest import Read
 from tests.script.sources import ACCELERATE, LOADER, SET_UP, ddp
 from tests.script.twins import (
+    behind,
     checkpoints,
     data,
     evaluations,
@@ -35,6 +36,7 @@ from tests.script.twins import (
 from tests.script.twins.parts import ON_ONE
 
 MODULES = (
+    behind,
     checkpoints,
     data,
     flattened,
