@@ -75,8 +75,16 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
         return
     own = [loop.at.place for loop in script.loops if loop.kind == "training"]
     trains = loaders[0].at.place if loaders else own[0] if own else ""
+    # A line of the same function cuts what the ranks share to a multiple of them.
+    cut = {
+        (line.file, line.function)
+        for line in script.splits
+        if re.search(r"//|(?:\w|\)) % ", line.text) and "[" in line.text
+    }
     for line in script.splits if trains else ():
-        even = "//" in line.text or EVALUATES.search(line.function.replace("_", " "))
+        even = "//" in line.text or (line.file, line.function) in cut
+        if EVALUATES.search(line.function.replace("_", " ")):
+            continue
         if SLICED.search(line.text) and not even:
             yield Finding(
                 severity=Severity.NOTE,

@@ -49,7 +49,7 @@ def needs(
 ) -> Mapping[str, Sequence[tuple[Test, ...]]]:
     """What must hold at each place where ``forward`` names an attribute of its model."""
     found: dict[str, list[tuple[Test, ...]]] = {}
-    for name, conditions in _uses(forward.body, ()):
+    for name, conditions in uses(forward.body):
         tests = tuple(
             test for one, taken in conditions for test in _tests(one, taken, scope, program)
         )
@@ -57,15 +57,15 @@ def needs(
     return found
 
 
-def _uses(
-    body: Sequence[ast.stmt], conditions: tuple[Condition, ...]
+def uses(
+    body: Sequence[ast.stmt], conditions: tuple[Condition, ...] = ()
 ) -> Iterator[tuple[str, tuple[Condition, ...]]]:
     """The attributes of ``self`` in these statements, each with the branches around it."""
     for node in body:
         if isinstance(node, ast.If):
             yield from _in_expression(node.test, conditions)
-            yield from _uses(node.body, (*conditions, (node.test, True)))
-            yield from _uses(node.orelse, (*conditions, (node.test, False)))
+            yield from uses(node.body, (*conditions, (node.test, True)))
+            yield from uses(node.orelse, (*conditions, (node.test, False)))
             if isinstance(node.body[-1], LEAVES):
                 conditions = (*conditions, (node.test, False))
             elif node.orelse and isinstance(node.orelse[-1], LEAVES):
@@ -74,7 +74,7 @@ def _uses(
         for _, part in ast.iter_fields(node):
             parts = part if isinstance(part, list) else [part]
             statements = [one for one in parts if isinstance(one, ast.stmt)]
-            yield from _uses(statements, conditions)
+            yield from uses(statements, conditions)
             for one in parts:
                 if isinstance(one, ast.AST) and not isinstance(one, ast.stmt):
                     yield from _in_expression(one, conditions)
@@ -92,7 +92,7 @@ def _in_expression(
     else:
         for part in ast.iter_child_nodes(node):
             if isinstance(part, ast.stmt):
-                yield from _uses([part], conditions)
+                yield from uses([part], conditions)
             else:
                 yield from _in_expression(part, conditions)
 

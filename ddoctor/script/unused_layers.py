@@ -8,6 +8,7 @@ from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddoctor.script.names import Names, variable
+from ddoctor.script.never_given import never_given
 from ddoctor.script.program import Program
 from ddoctor.script.scopes import Call, Scope, Walk
 from ddoctor.script.switches import Test, mentions, needs
@@ -75,6 +76,7 @@ def unused_layers(walks: Sequence[Walk], program: Program) -> Iterator[Layer]:
         named = words - others
         yield from (Layer(model.layers[one], model.scope) for one in _skipped(model, program))
         yield from _switched(model, program, named)
+        yield from _without_argument(model, program, named)
         dropped = {*_dropped(model), *_ignored(model, program)}
         for name, call in model.layers.items():
             # The assignment, and the one use whose result nobody reads.
@@ -94,6 +96,15 @@ def _switched(model: _Model, program: Program, words: Counter[str]) -> Iterator[
         sure = len(sets) == 1 and not sets[0].around
         if sure and all(uses.get(name, ((),))) and words[name] == 1 + named[name]:
             yield Layer(call, model.scope, uses[name])
+
+
+def _without_argument(model: _Model, program: Program, words: Counter[str]) -> Iterator[Layer]:
+    """Layers that ``forward`` alone names, and only with an argument that nothing gives."""
+    forward, scope = _forward(model), program.functions.get(f"{model.scope.owner}.forward")
+    named = mentions(forward) if forward is not None else Counter[str]()
+    for name in never_given(scope, program) if scope is not None else ():
+        if name in model.layers and words[name] == 1 + named[name]:
+            yield Layer(model.layers[name], model.scope)
 
 
 def _models(walk: Walk, program: Program, made: Container[str]) -> Iterator[_Model]:

@@ -101,6 +101,35 @@ def rated(whole: str = "whole", over: str = "cfg.ref_batch") -> str:
     return ddp(head=RATE.format(whole=whole, over=over), set_up=SET_UP + made)
 
 
+MASKED = """
+from torch import nn
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.side = nn.Linear(8, 8), nn.Linear(8, 4)
+        {more}
+
+    def forward(self, waves, mask=None):
+        hidden = self.body(waves)
+        if {test}:
+            return hidden, self.side(hidden)
+        return hidden
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.encoder = Encoder()
+
+    def forward(self, waves):
+        return self.encoder({given})
+"""
+
+
+def masked(given: str = "waves", test: str = "mask is not None", more: str = "pass") -> str:
+    return ddp(head=MASKED.format(given=given, test=test, more=more))
+
+
 STREAM = """
 import random
 
@@ -170,6 +199,23 @@ TWINS = {
         rated(whole="cfg.total_batch"),
         rated(over="cfg.warmup"),
         rated(over="3"),
+    ),
+    "a layer for an argument that no call gives": (
+        "ddp-unused-parameters",
+        masked(),
+        masked(given="waves, waves > 0"),
+        masked(given="waves, mask=waves > 0"),
+        masked(given="*waves"),
+        masked(test="mask is None"),
+        masked(more="self.side.requires_grad_(False)"),
+        masked().replace("DDP(Net()", "DDP(Encoder()"),
+        masked() + "\nencode(model.module.encoder, data)\n",
+    ),
+    "a layer for a test of an argument that no call gives": (
+        "ddp-unused-parameters",
+        masked(test="mask"),
+        masked(test="not mask"),
+        masked(test="mask or self.training"),
     ),
     "a stream without an end that each worker of a rank orders alike": (
         "iterable-dataset-not-sharded",

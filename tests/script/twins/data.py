@@ -345,6 +345,12 @@ TWINS = {
             loader="loader = DataLoader(data, num_workers=4, persistent_workers=True)",
             each_epoch="",
         ),
+        ddp(
+            set_up=f"{SET_UP}{RANK}order = files[: len(files) - len(files) % world]\n"
+            "data = load(order[rank::world])\n",
+            loader="loader = DataLoader(data, num_workers=4, persistent_workers=True)",
+            each_epoch="",
+        ),
     ),
     "a split that each rank draws": (
         "duplicate-data-across-ranks",
