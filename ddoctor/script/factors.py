@@ -114,8 +114,6 @@ def scaled_twice(program: Program) -> Iterator[tuple[Call, Factor, Factor]]:
 
 def of_one_rank(program: Program) -> Iterator[Factor]:
     """The batches of one rank that a rate has over a reference batch, without the ranks."""
-    if multiplies_by_ranks(program):
-        return
     for _, every in _rates(program):
         told = [lower(own_name(one.node)) for one in every]
         batches = [
@@ -130,7 +128,7 @@ def of_one_rank(program: Program) -> Iterator[Factor]:
         ranks = any(COUNTS & names for names in told) or any(
             {*program.origins(one.node, one.scope)} & WORLDS for one in every
         )
-        if batches and over and not ranks:
+        if batches and over and not ranks and not multiplies_by_ranks(program):
             yield batches[0]
 
 
