@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.evidence.source_text import below
+from ddoctor.script.modules import Module
 from ddoctor.script.names import source, variable, words
 from ddoctor.script.program import Program
 from ddoctor.script.scopes import Scope, Statement
@@ -51,21 +52,27 @@ def own_rates(program: Program) -> Iterator[Statement]:
 
 def scales_by_ranks(program: Program) -> Statement | None:
     """The first line by which a rate or a batch may follow the number of ranks."""
-    found = (one for one in program.statements if _names_ranks(one) and _scales(one))
-    return next(found, None)
+    return next(filter(_scales, _naming_ranks(program)), None)
 
 
 def multiplies_by_ranks(program: Program) -> bool:
     """Whether a line surely does so, and not only by the name of a function."""
-    return any(_names_ranks(one) and _multiplies(one) for one in program.statements)
+    return any(map(_multiplies, _naming_ranks(program)))
 
 
-def _names_ranks(statement: Statement) -> bool:
-    """Whether the lines of a simple statement may name a number of ranks, or scale a rate."""
-    node = statement.node
-    lines = statement.scope.module.lines[node.lineno - 1 : node.end_lineno]
-    text = " ".join(lines).lower() if not hasattr(node, "body") else ""
-    return "scal" in text or any(word in text for word in COUNTS)
+def _naming_ranks(program: Program) -> Iterator[Statement]:
+    """The simple statements whose lines may name a number of ranks, or scale a rate."""
+    named: dict[Module, Sequence[str]] = {}
+    for one in program.statements:
+        module = one.scope.module
+        if module not in named:
+            # Mostly none of them occurs, or one.
+            text = "\n".join(module.lines).lower()
+            named[module] = [word for word in ("scal", *COUNTS) if word in text]
+        if named[module] and not hasattr(one.node, "body"):
+            lines = " ".join(module.lines[one.node.lineno - 1 : one.node.end_lineno]).lower()
+            if any(word in lines for word in named[module]):
+                yield one
 
 
 def _scales(statement: Statement) -> bool:

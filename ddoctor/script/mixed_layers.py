@@ -74,8 +74,9 @@ def _changes(program: Program) -> Iterator[tuple[_Change, str]]:
     for statement in program.statements:
         node = statement.node
         target = variable(node.targets[0]) if isinstance(node, ast.Assign) else ""
-        sure = _is_sure(statement.scope, statement.around, program)
-        if isinstance(node, ast.Assign) and target.endswith(".requires_grad") and sure:
+        if not isinstance(node, ast.Assign) or not target.endswith(".requires_grad"):
+            continue
+        if _is_sure(statement.scope, statement.around, program):
             on = target.removesuffix(".requires_grad")
             yield _change(node, on, node.value, statement.scope, statement.around, program)
 
@@ -166,9 +167,10 @@ def _inserted(program: Program) -> Iterator[tuple[_Change, str]]:
             last = shown[0] if len(shown) == 1 else last
             on, made = variable(owner), last if isinstance(last, ast.Call) else value
         loop = next((one.node for one in statement.around if one.kind == "loop"), None)
+        if not isinstance(loop, ast.For) or on in ("", "self"):
+            continue
         trained = _own_module(made, statement.scope, program)
-        sure = _is_sure(statement.scope, statement.around, program)
-        if trained and isinstance(loop, ast.For) and on and on != "self" and sure:
+        if trained and _is_sure(statement.scope, statement.around, program):
             yield _Change(node, statement.scope, _layers(loop.iter)), trained
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 
 from ddoctor.script.modules import Module, base_of
 
@@ -75,6 +76,7 @@ class Names:
         return ""
 
 
+@lru_cache(maxsize=10_000)
 def moved(name: str) -> str:
     """The shorter name under which torch offers the same."""
     for defined, offered in MOVED:
@@ -101,6 +103,7 @@ def source(node: ast.AST) -> str:
         return ""
 
 
+@lru_cache(maxsize=10_000)
 def words(name: str) -> frozenset[str]:
     """The words of a name, in lower case: ``isMainProcess`` has is, main and process."""
     return frozenset(word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name))
