@@ -86,6 +86,7 @@ METHODS = frozenset(
         ),
         *("gradient_checkpointing_enable", "cuda", "to", "DistributedSampler"),
         *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
+        "prepare_data_loader",
         *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders", "setup"),
         *(WHOLE, "set_transform", "with_transform", "join_uneven_inputs", "save_state"),
         *("save_model", "save_16bit_model", "save_pretrained", "set_state_dict_type"),

@@ -12,7 +12,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.models import Finding, Severity
 from tests.launched import launch
 from tests.script.conftest import Read
-from tests.script.sources import ACCELERATE, LOADER, SET_UP, ddp
+from tests.script.sources import ACCELERATE, LOADER, SET_UP, ddp, in_functions
 from tests.script.twins import (
     behind,
     checkpoints,
@@ -34,6 +34,7 @@ from tests.script.twins import (
     wrappers,
 )
 from tests.script.twins.parts import ON_ONE
+from tests.script.twins.second import SECOND
 
 MODULES = (
     behind,
@@ -80,9 +81,39 @@ def test_the_mistake_and_its_twin(script: Read, name: str) -> None:
     cause, sick, *twins = TWINS[name]
     assert cause in told(sick, script)
     for sound in twins:
-        found = told(sound, script)
-        assert cause not in found
-        assert all(one.severity is Severity.NOTE for one in found.values())
+        quiet(sound, script, cause)
+
+
+def quiet(source: str, script: Read, cause: str) -> None:
+    found = told(source, script)
+    assert cause not in found
+    assert all(one.severity is Severity.NOTE for one in found.values())
+
+
+IN_FUNCTIONS = [
+    name for name, (_, *scripts) in TWINS.items() if all("local_rank =" in one for one in scripts)
+]
+"""Those whose scripts are parts around the same lines."""
+
+
+@pytest.mark.parametrize("name", IN_FUNCTIONS)
+def test_the_sound_twins_in_a_function(script: Read, name: str) -> None:
+    cause, _, *twins = TWINS[name]
+    for sound in twins:
+        quiet(in_functions(sound), script, cause)
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_a_second_twin(script: Read, name: str) -> None:
+    cause, sick, *_ = TWINS[name]
+    says, instead = SECOND[name]
+    assert says in sick
+    quiet(sick.replace(says, instead), script, cause)
+
+
+def test_each_mistake_has_two_sound_twins() -> None:
+    alone = {name for name, (_, _, *twins) in TWINS.items() if len(twins) < 2}
+    assert alone <= {*IN_FUNCTIONS, *SECOND}
 
 
 def test_a_gpu_that_the_launch_chooses_for_each_rank(script: Read) -> None:
