@@ -19,6 +19,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.local_ranks import OF_TASKS
 from ddoctor.analysis.script_plan import OF_LIGHTNING
 from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown
 from ddoctor.analysis.versions import version
@@ -258,15 +259,6 @@ def started_by_python(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
 
 GPUS = ("num_gpus", "n_gpus", "ngpus", "num_gpu", "gpus_per_node", "world_size", "num_processes")
 """What scripts call the option for the number of GPUs that they train on."""
-OF_TASKS = {
-    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
-    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
-}
-"""What tells a task its rank, the number of tasks, and its rank on its host.
-
-Sources: slurm.schedmd.com/srun.html, output environment variables; docs.open-mpi.org,
-"Environment variables that Open MPI sets".
-"""
 
 
 def started_as_tasks(launch: Launch, script: Script) -> Iterator[Finding]:

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
-from ddoctor.analysis.local_ranks import by_global_rank, device_of
+from ddoctor.analysis.local_ranks import OF_TASKS, by_global_rank, device_of
 from ddoctor.analysis.script_source import is_plain, shown, trains, with_keywords
 from ddoctor.analysis.slurm_gpus import hidden
 from ddoctor.evidence.gpus import Gpus
@@ -355,8 +355,6 @@ def by_the_scheduler(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         )
 
 
-OF_TASKS = {"srun": "SLURM_LOCALID", "mpirun": "OMPI_COMM_WORLD_LOCAL_RANK"}
-"""What tells a task its local rank: slurm.schedmd.com/srun.html; docs.open-mpi.org."""
 LOCAL = ("env.LOCAL_RANK", "os.environ[LOCAL_RANK]")
 
 
@@ -371,6 +369,7 @@ def by_another_launcher(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     contained = any(".container" in one.name for one in launch.settings)
     if asked is None or known is not None or not tasks or sets or contained or _has_own(plan):
         return
+    local = OF_TASKS[starter][-1]
     # What joins by the variables of torchrun alone has its own cause.
     if script.names_scheduler is not None and is_plain(script):
         yield Finding(
@@ -378,13 +377,13 @@ def by_another_launcher(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
             confidence=Confidence.LIKELY,
             because=(
                 f"{shown(asked)} takes the local rank from LOCAL_RANK, and {starter} sets "
-                f"{OF_TASKS[starter]} instead: all {plan.each} ranks of a host take the same GPU, "
+                f"{local} instead: all {plan.each} ranks of a host take the same GPU, "
                 "or none starts"
             ),
             fixes=(
                 Fix.python(
                     summary="take the local rank of the task",
-                    paste=f'torch.cuda.set_device(int(os.environ["{OF_TASKS[starter]}"]))',
+                    paste=f'torch.cuda.set_device(int(os.environ["{local}"]))',
                     caution="none of this if a prolog of the tasks sets LOCAL_RANK",
                 ),
             ),

@@ -20,6 +20,15 @@ GLOBAL_RANK = re.compile(r"[\"']RANK[\"']|\bget_rank\(\)")
 NAMED_RANK = re.compile(r"\b(?:global_)?rank\b")
 USUAL_GPUS = 8
 """Few hosts have more."""
+OF_TASKS = {
+    "srun": ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    "mpirun": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),
+}
+"""What tells a task its rank, the number of tasks, and its rank on its host.
+
+Sources: slurm.schedmd.com/srun.html, output environment variables; docs.open-mpi.org,
+"Environment variables that Open MPI sets".
+"""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -152,7 +152,11 @@ def _unread_address(launch: Launch, hosts: int) -> Iterator[Mistake]:
 
 def _of_the_batch_host(rank: Setting, launch: Launch) -> bool:
     """Whether a variable of each task is put in by the script of sbatch, for all of them."""
-    by_sbatch = launch.around[-3:] == ("sbatch", rank.file.rpartition("/")[2], "srun")
+    around = launch.around
+    # `srun bash -c "…"`: in double quotes, the script of sbatch puts it in as well.
+    if launch.get("put-in-early") is not None and around[-2:-1] == ("srun",):
+        around = around[:-1]
+    by_sbatch = around[-3:] == ("sbatch", rank.file.rpartition("/")[2], "srun")
     own = re.fullmatch(r"\$\{?SLURM_(?:NODEID|PROCID)\}?", rank.value) is not None
     return by_sbatch and own and _numbers_count(launch)
 

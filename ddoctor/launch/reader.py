@@ -182,6 +182,8 @@ def _of_shell(command: Command, found: _Found, around: tuple[str, ...]) -> Launc
     if any(OF_COMMANDS.fullmatch(one) for one in texts[1 : len(texts) - len(rest) + 1]):
         given = command.words[len(texts) - len(rest)]
         around = (*around, PurePath(texts[0]).name)
+        if given.early:
+            found.settings.append(given.setting("put-in-early", given.text))
         return _of_script("", given.text, rest[1:], command, found, around, given)
     name = rest[0]
     text = files.text(found.folder / name, name)

@@ -62,6 +62,8 @@ ALL_OF_ARRAY = re.compile(
 )
 OF_COMMANDS = re.compile(r"-[a-z]*c")
 """An option of a shell by which it gets commands: ``-c``, ``-lc``."""
+# In double quotes, what a task has as a variable is put in before the task starts.
+EARLY = re.compile(r'\s-[a-z]*c\s+"(?:[^"\\]|\\.)*(?<!\\)\$\{?SLURM_(?:NODEID|PROCID)', re.DOTALL)
 OPENS_ARRAY = re.compile(r"(?:^|[\s;])[A-Za-z_]\w{0,199}\+?=\((?P<rest>.*)")
 WHICH = re.compile(r"\$\((?:which|command -v) ([\w./-]+)\)|`(?:which|command -v) ([\w./-]+)`")
 # The folder of the script: $(dirname "$0"), $(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd).
@@ -110,6 +112,8 @@ class Script:
     _hidden: dict[str, Setting | None] = field(default_factory=dict)
     """What the variables of the function at hand were before it."""
     _loops: int = 0
+    _early: bool = False
+    """Whether the line at hand puts numbers of tasks into a text of commands."""
     _outer: tuple[int, int] = (0, 0)
     """The branches and loops around the call of the function at hand."""
 
@@ -153,6 +157,7 @@ class Script:
             for number, line in lines:
                 if BROKEN.search(line) and not line.lstrip().startswith("#"):
                     self.broken.append(Word(text=line.strip(), file=self.file, line=number))
+            self._early = EARLY.search("\n".join(line for _, line in lines)) is not None
             for command in _simple(lines):
                 if not self.functions.keeps(command):
                     for one in self._run(command):
@@ -297,6 +302,7 @@ class Script:
             resolved=resolved,
             rows=rows,
             unless=", ".join(self._replaceable(text)),
+            early=self._early,
         )
 
     def _replaceable(self, text: str) -> Iterator[str]:

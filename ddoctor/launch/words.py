@@ -23,6 +23,8 @@ class Word:
     """The lines of a text that quotes hold together, one for each line of it."""
     unless: str = ""
     """What may replace a default of the shell in it, such as ``HOST replaces localhost``."""
+    early: bool = False
+    """Whether the shell of its line puts in a number of a task, and not the shell that gets it."""
 
     def setting(self, name: str, value: str) -> Setting:
         """A value that this word gives."""

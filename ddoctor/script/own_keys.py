@@ -39,7 +39,7 @@ def over_own_keys(program: Program) -> Iterator[tuple[Call, ast.AST, Scope]]:
         if not name or not _begins_empty(name, maker):
             continue
         stores = stores if stores is not None else _stores(program)
-        for key, scope in stores.get((_holder(name, maker), name), ()):
+        for key, scope in stores.get((maker.holder(name), name), ()):
             if _of_data(key, scope):
                 yield call, key, scope
                 break
@@ -74,16 +74,6 @@ def _begins_empty(name: str, scope: Scope) -> bool:
     )
 
 
-def _holder(name: str, scope: Scope) -> object:
-    """What owns a variable: the attributes of a class, or a function."""
-    if name.startswith("self."):
-        return id(scope.attributes)
-    within: Scope | None = scope
-    while within is not None and name not in within.variables:
-        within = within.outer
-    return within
-
-
 def _stores(program: Program) -> Stores:
     """The keys by which tables are written: ``table[key] = …``, ``table[key].append(…)``."""
     found: dict[tuple[object, str], list[tuple[ast.expr, Scope]]] = defaultdict(list)
@@ -94,7 +84,7 @@ def _stores(program: Program) -> Stores:
             targets = [getattr(node.value.func, "value", None)]
         for one in targets:
             if isinstance(one, ast.Subscript) and (name := variable(one.value)):
-                found[_holder(name, scope), name].append((one.slice, scope))
+                found[scope.holder(name), name].append((one.slice, scope))
     return found
 
 

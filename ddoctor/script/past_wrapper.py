@@ -65,7 +65,7 @@ def _is_raw(
     name = variable(node)
     for wrap in wraps:
         same = name and name == variable(wrap.node.args[0])
-        if same and _holder(name, scope) is _holder(name, wrap.scope):
+        if same and scope.holder(name) == wrap.scope.holder(name):
             target = _target(wrap)
             before = scope is wrap.scope and line < wrap.node.lineno and not wrap.around
             return bool(target) and (target != name or before)
@@ -74,16 +74,6 @@ def _is_raw(
         return False
     value, where = found[0]
     return _is_raw(value, where, value.lineno, wraps, program, steps - 1)
-
-
-def _holder(name: str, scope: Scope) -> object:
-    """What has a variable: the attributes of a class, or a function."""
-    if name.startswith("self."):
-        return scope.attributes
-    around: Scope | None = scope
-    while around is not None and name not in around.variables:
-        around = around.outer
-    return around
 
 
 def _target(wrap: Call) -> str:

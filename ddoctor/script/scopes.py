@@ -75,6 +75,15 @@ class Scope:
         last: int = self.node.end_lineno or first  # type: ignore[attr-defined]
         return first <= node.lineno <= last
 
+    def holder(self, name: str) -> object:
+        """What has a variable: the attributes of a class, or a function; None: neither."""
+        if name.startswith("self."):
+            return id(self.attributes)
+        scope: Scope | None = self
+        while scope is not None and name not in scope.variables:
+            scope = scope.outer
+        return scope
+
     def assigned(self, name: str) -> Sequence[ast.expr | None]:
         """What a variable is assigned from, in this function or around it; empty: unknown."""
         if name.startswith("self."):

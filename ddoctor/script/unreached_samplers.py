@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from ddoctor.script.arguments import LOADER, keywords
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
+from ddoctor.script.samplers import POSITIONS
 from ddoctor.script.scopes import Call, Scope
 
-POSITIONS = {"sampler": 3, "batch_sampler": 4}
 SETS = "set_epoch"
 
 

@@ -136,3 +136,32 @@ def test_two_hosts_with_one_number(
 ) -> None:
     found = errors(tmp_path, "bash job.sb", TWO.format(first, second, port, end))
     assert any("two of the 2 hosts get the number" in one for one in found) is wrong
+
+
+IN_TEXT = """
+    #SBATCH --nodes=2
+    #SBATCH --ntasks-per-node=1
+    #SBATCH --gres=gpu:8
+    srun {} {}torchrun --nnodes=2 --nproc-per-node=8 --node-rank={} {}train.py{}
+"""
+MEETS = "--master-addr=n0 --master-port=29500 "
+COUNTED = "--rdzv-backend=c10d --rdzv-endpoint=n0:29500 "
+
+
+@pytest.mark.parametrize(
+    ("shell", "quote", "number", "meets", "wrong"),
+    [
+        ("bash -c", '"', "$SLURM_NODEID", MEETS, True),
+        ("bash -lc", '"', "${SLURM_PROCID}", MEETS, True),
+        ("", "", "$SLURM_NODEID", MEETS, True),
+        ("bash -c", "'", "$SLURM_NODEID", MEETS, False),
+        ("bash -c", '"', "\\$SLURM_NODEID", MEETS, False),
+        ("bash -c", '"', "$SLURM_NODEID", COUNTED, False),
+    ],
+)
+def test_a_number_that_the_batch_script_puts_in(
+    tmp_path: Path, shell: str, quote: str, number: str, meets: str, wrong: bool
+) -> None:
+    job = IN_TEXT.format(shell, quote, number, meets, quote)
+    found = errors(tmp_path, "sbatch job.sb", job)
+    assert [" before srun starts " in one for one in found] == [True] * wrong
