@@ -13,12 +13,13 @@ DataLoader.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.live_ranks import WORKS, LiveRankState
+from ddoctor.analysis.live_ranks import HELD, WORKS, LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_workers import start_workers_with
+from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
@@ -50,9 +51,14 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 def _stuck(rank: LiveRankState, live: LiveState) -> Finding:
     stuck = [worker for worker in rank.seen.workers if worker.stuck]
-    first = stuck[0] if stuck else None
+    held = [worker for worker in rank.seen.workers if worker.state in HELD]
+    first = next(iter(held or stuck), None)
     because = f"{rank.who} waits for a batch {rank.where}"
-    if first is not None:
+    if held:
+        several = f"{len(held)} of its {len(rank.seen.workers)} workers are"
+        its = f"its worker (pid {held[0].pid}) is" if len(rank.seen.workers) == 1 else several
+        because += f", and {its} {HELD[held[0].state]}"
+    elif first is not None:
         several = f"{len(stuck)} of its {len(rank.seen.workers)} workers are stuck"
         its = f"its worker (pid {first.pid}) is stuck" if len(rank.seen.workers) == 1 else several
         because += f", and {its}{endings.at(first.line)}{endings.quoted(first.line)}"
@@ -69,19 +75,30 @@ def _stuck(rank: LiveRankState, live: LiveState) -> Finding:
             for worker in rank.seen.workers
         ),
         where=Where.of([rank]),
-        fixes=(
-            *(
-                Fix(
-                    summary="find what this line of the worker waits for",
-                    paste="\n".join(endings.printed(first.stack)),
-                    language="text",
-                )
-                for first in stuck[:1]
-            ),
-            _WITHOUT_LOCKS,
-            _WITH_LIMITS,
-        ),
+        fixes=tuple(_resumed(held, rank.host) if held else _unlocked(stuck)),
     )
+
+
+def _resumed(held: Sequence[LiveWorker], host: str) -> Iterator[Fix]:
+    stopped = " ".join(str(worker.pid) for worker in held if worker.state == "stopped")
+    if stopped:
+        yield Fix(
+            summary="resume the stopped workers",
+            paste=f"kill -CONT {stopped}  # on {host}",
+            caution="find out first what stopped them, and why",
+        )
+    yield _WITH_LIMITS
+
+
+def _unlocked(stuck: Sequence[LiveWorker]) -> Iterator[Fix]:
+    for first in stuck[:1]:
+        yield Fix(
+            summary="find what this line of the worker waits for",
+            paste="\n".join(endings.printed(first.stack)),
+            language="text",
+        )
+    yield _WITHOUT_LOCKS
+    yield _WITH_LIMITS
 
 
 def _finding(run: TrainingRun, one: RankEnding, loading: Loading | None, what: str) -> Finding:

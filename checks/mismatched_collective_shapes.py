@@ -154,7 +154,7 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     # Without the source, no dump shows whether a branch avoids the call.
     if len(live.ranks) < 2 or not live.whole or not live.hung or live.dumped:
         return
-    if any(one.doing != "collective" for one in live.ranks):
+    if any(one.doing != "collective" for one in live.ranks) or live.unmatched:
         return
     waiting = next(
         (one for one in live.ranks if all(map(one.is_before, set(live.ranks) - {one}))), None

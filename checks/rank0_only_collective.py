@@ -45,7 +45,8 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.blocked:
         return
     for block, inside in live.parting.items():
-        if not asks_for_a_rank(block):
+        # To send or receive is for certain ranks.
+        if not asks_for_a_rank(block) or all(rank.exchanges for rank in inside):
             continue
         outside = [rank for rank in live.ranks if rank not in inside]
         first = inside[0]

@@ -183,6 +183,8 @@ def waiting_apart(run: TrainingRun, script: Script | None) -> Iterator[Finding]:
     )
     longest = max(one.doing_seconds for one in hung)
     live = seen_live(run)
+    if live is not None and live.unmatched:
+        return
     # The recorded call and the line of the stack agree.
     agree = (
         len({one.doing for one in hung}) > 1
@@ -232,7 +234,7 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     if records and differing(live, records):
         return
     apart = places(live.ranks)
-    if len(apart) < 2 or not live.blocked:
+    if len(apart) < 2 or not live.blocked or live.unmatched:
         return
     # The host started what its GPU waits in at another line than the line that it waits at now.
     if any(rank.at_gpu for rank in live.ranks):

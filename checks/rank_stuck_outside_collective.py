@@ -14,6 +14,7 @@ To fix it, resume the stopped process, or fix what its line waits for.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings, log_events
@@ -58,6 +59,9 @@ BLOCKS_IN = {
     "_api.py": "for a file lock",
     "_unix.py": "for a file lock",
 }
+
+# torch's stores have no frames: the user's own line tells.
+OF_A_STORE = re.compile(r"store\.(?:wait|get|multi_get)\(", re.IGNORECASE)
 
 
 def from_probes(probe_runs: ProbeRuns) -> Iterator[Finding]:
@@ -127,8 +131,9 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     held = [rank for rank in live.ranks if rank.held]
     # A held rank blocks the others sooner or later, even if they still move.
     apart = held or [rank for rank in live.ranks if not rank.waits and rank.doing != "loader-wait"]
-    # If all ranks are stuck outside collectives, the culprit is unknown; unseen ranks wait.
-    some = len(apart) < len(live.ranks) or not live.whole
+    # If all ranks are stuck outside collectives, the culprit is unknown; unseen ranks wait. A key
+    # that all of them wait for comes from none.
+    some = len(apart) < len(live.ranks) or not live.whole or all(_wants_a_key(r) for r in apart)
     if not held and not (live.hung and some):
         return
     for where, rows in places(apart).items():
@@ -280,11 +285,16 @@ def _repair(stack: str) -> Fix:
     )
 
 
+def _wants_a_key(rank: LiveRankState) -> bool:
+    return rank.line is not None and OF_A_STORE.search(rank.line.text) is not None
+
+
 def _for_what(stack: Sequence[Frame]) -> str:
     """The reason that the innermost library frame shows; empty: none."""
     for frame in reversed(stack):
         if frame.of_user:
-            return ""
+            asks = OF_A_STORE.search(frame.text) is not None
+            return "waiting for a key of the store that no rank has set" if asks else ""
         if reason := BLOCKS_IN.get(frame.file.rpartition("/")[2]):
             return f"waiting {reason}"
     return ""

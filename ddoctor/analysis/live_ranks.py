@@ -35,6 +35,10 @@ HELD = {
 RUNS = "running"
 """The name of psutil for a process on a CPU."""
 ENDED = ("zombie", "gone")
+# Calls between two ranks; each needs the other one.
+MESSAGES = ("send", "recv")
+# Begun and waited for in one line, which has no frame of torch.
+BEGUN = re.compile(r"\bi(send|recv)\(.*\.wait\(")
 IN_ENGINE = "backward-or-wait"
 IN_COLLECTION = "gc"
 OWN_LOADER = "own-loader"
@@ -216,12 +220,22 @@ class LiveRankState:
                 name = frame.function.rpartition(".")[2]
                 if frame.file.endswith("distributed_c10d.py") and name not in WRAPPERS:
                     return name
+            if self.line is not None and (begun := BEGUN.search(self.line.text)):
+                return begun[1]
+            # It waits for what another line has begun.
+            if begun_before := self.seen.activities[0].makes:
+                return begun_before
         if self.doing == "joining":
             return "init_process_group"
         if self.doing.startswith("backward"):
             return "backward"
         plain = ("rest", gpu_lines.AT_GPU, OWN_LOADER)
         return "" if self.doing in plain else self.doing.removesuffix("-wait")
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether it waits to send to one rank, or to receive from one."""
+        return self.operation in MESSAGES
 
     @property
     def place(self) -> str:

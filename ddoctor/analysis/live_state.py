@@ -13,6 +13,7 @@ from ddoctor.analysis.live_ranks import (
     FEWEST_SAMPLES,
     MOSTLY,
     LiveRankState,
+    asks_for_a_rank,
     named,
     places,
     standing,
@@ -128,6 +129,18 @@ class LiveState(Derived):
     def parting(self) -> Mapping[Block, Sequence[LiveRankState]]:
         """Those that only some of the ranks are in."""
         return {block: rows for block, rows in self.around.items() if len(rows) < len(self.ranks)}
+
+    @cached_property
+    def unmatched(self) -> Sequence[LiveRankState]:
+        """The ranks that send or receive, while all wait, and no collective of one rank is why."""
+        rest = [rank for rank in self.ranks if not rank.exchanges]
+        alone = any(
+            asks_for_a_rank(block) and set(rows) <= set(rest)
+            for block, rows in self.parting.items()
+        )
+        if not self.blocked or not self.whole or alone:
+            return ()
+        return [rank for rank in self.ranks if rank.exchanges]
 
     def inside(self, block: Block) -> str:
         """Who is in it, to follow a sentence with a semicolon."""

@@ -17,8 +17,8 @@ TRACES = "format_stack"
 """Python's function that a thread keeps its own traceback with."""
 COLLECTIVE, FORWARD, OPTIMIZER, REST = "collective", "forward", "optimizer", "rest"
 # The wait for a call with async_op=True has no frame of torch, as it is native code. A thread that
-# waits for a thread, an event or a process has frames of Python's library.
-WAIT = re.compile(r"\.wait\(")
+# waits for a thread, an event or a process has frames of Python's library. A store waits for a key.
+WAIT = re.compile(r"(?<!store)\.wait\(", re.IGNORECASE)
 MOST_STACKS = 10_000
 
 

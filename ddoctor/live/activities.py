@@ -9,7 +9,7 @@ from itertools import groupby, pairwise, takewhile
 
 from ddoctor import knowledge
 from ddoctor.analysis.loop_work import BACKWARD, FORWARD, HOOKS, PASSES
-from ddoctor.analysis.stack_activities import Met, activity
+from ddoctor.analysis.stack_activities import COLLECTIVE, Met, activity
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.frameworks import KnownFrameworks
 from ddoctor.evidence.live import Activity, Turn
@@ -53,6 +53,8 @@ def _judged(stack: Sequence[Frame], met: Met, source: Source) -> Met:
         named = called[0] if hook.function.endswith("<lambda>") else hook
         if source.returns(named) or not source.takes_a_gradient(hook):
             return replace(met, name=BACKWARD)
+    if met.name == COLLECTIVE and not met.makes:
+        return replace(met, makes=source.begun(met.calls[-1]))
     if met.name == FORWARD:
         for depth, (outer, inner) in enumerate(pairwise(stack)):
             calls_hooks = not outer.of_user and outer.file.endswith(MODULES)

@@ -22,6 +22,8 @@ from ddoctor.loop_exits import Loop
 COARSE_SECONDS = 2.0
 MOST_BYTES = 16 * 2**20
 """Bytes of a source file."""
+# A handle that a line waits for, and how far before it that was made.
+HANDLE, NEAR_LINES = re.compile(r"(\w+)\.wait\("), 30
 # Code that is not the user's.
 LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
 
@@ -97,6 +99,19 @@ class Source:
         called = max(around, key=lambda node: node.lineno, default=None)
         own = called is not None and called.name == frame.function.rpartition(".")[2]
         return called if own else None
+
+    def begun(self, frame: Frame) -> str:
+        """Return the call of torch.distributed that this line of the user waits for, such as recv.
+
+        Its handle got its name in one of the lines before. Empty: not known.
+        """
+        handle = HANDLE.search(frame.text)
+        if handle is None:
+            return ""
+        begins = re.compile(rf"\b{re.escape(handle[1])}\s*=\s*(?:\w+\.)*(?:i(?=send|recv))?(\w+)\(")
+        before = self._lines(frame.file)[max(0, frame.line - NEAR_LINES) : frame.line]
+        found = (begins.search(line) for line in reversed(before))
+        return next((one[1] for one in found if one), "")
 
     def skip(self, calls: Sequence[Frame]) -> str:
         """Return the test of a counter by which a loop skips its body: ``if step < start:``.
