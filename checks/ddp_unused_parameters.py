@@ -51,6 +51,9 @@ DDP = "torch.nn.parallel.DistributedDataParallel"
 FEW = 4
 """Beyond this many names, only the count is shown."""
 
+GOES_ON = frozenset({"stopped", "finished"})
+"""How ranks end whose training would have gone on."""
+
 Names = tuple[str, ...]
 
 
@@ -87,6 +90,10 @@ def seen_coming(
     left_out = {one.rank: names for one in strict if (names := one.unused or one.sometimes_unused)}
     # It checks nothing if its forward is bypassed.
     if not left_out or (steps is not None and steps.synced is False):
+        return
+    # It would have stopped in the step after the first such one.
+    ended = {one.outcome for one in run.ranks} if run is not None else set()
+    if ended <= GOES_ON and ended and min(one.inspected_steps for one in strict) > 1:
         return
     end = "DDP stops in the forward pass after such a step"
     if len(set(left_out.values())) > 1 or len(left_out) < len(strict):

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis import log_events
-from ddoctor.analysis.live_ranks import named, way_there
+from ddoctor.analysis.live_ranks import LiveRankState, named, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import longer_limit
 from ddoctor.evidence.log import Log, LogEvent
@@ -65,6 +65,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         evidence=found.waits,
         where=Where.of([rank]),
         fixes=(
+            *_may_not_end(rank),
             Fix(
                 summary=f"do it once before the run, so that {named(found.others)} need not wait",
                 paste="python prepare.py  # what that line computes, written to a file",
@@ -74,6 +75,17 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             *(way_there(rank, found.calls) if found.calls else ()),
         ),
     )
+
+
+def _may_not_end(rank: LiveRankState) -> Iterator[Fix]:
+    """For work within a loop that only its condition ends."""
+    loop = next((block for block in reversed(rank.within) if block.loop), None)
+    if loop is not None and loop.text.startswith("while"):
+        name = loop.file.rpartition("/")[2]
+        yield Fix.python(
+            summary="see whether the loop around it ends at all",
+            paste=f"{loop.text}  # {name}:{loop.line}: print what ends it",
+        )
 
 
 def in_a_log(log: Log) -> Iterator[Finding]:

@@ -175,13 +175,14 @@ def waiting_apart(run: TrainingRun, script: Script | None) -> Iterator[Finding]:
     apart: dict[str, list[RankEnding]] = {}
     for one in waiting:
         apart.setdefault(endings.stood(one, ways[one.rank]), []).append(one)
+    longest = max(one.doing_seconds for one in hung)
     if len(apart) < 2:
+        yield from _in_other_groups(waiting, next(iter(apart)), longest)
         return
     groups = " and ".join(
         f"{endings.ranks(one.rank for one in rows)} {place}{_calls(rows)}"
         for place, rows in apart.items()
     )
-    longest = max(one.doing_seconds for one in hung)
     live = seen_live(run)
     if live is not None and live.unmatched:
         return
@@ -197,6 +198,44 @@ def waiting_apart(run: TrainingRun, script: Script | None) -> Iterator[Finding]:
         [(endings.ranks(one.rank for one in rows), place) for place, rows in apart.items()],
         _tracebacks(waiting),
         _together(live, script),
+    )
+
+
+def _in_other_groups(
+    waiting: Sequence[RankEnding], place: str, seconds: float
+) -> Iterator[Finding]:
+    """One line, and a process group of which some ranks wait in another one."""
+    groups: dict[int, list[RankEnding]] = {}
+    for one in waiting:
+        groups.setdefault(one.group, []).append(one)
+    if all(len(rows) >= (rows[0].group_size or len(waiting)) for rows in groups.values()):
+        return
+    apart = [endings.ranks(one.rank for one in rows) for rows in groups.values()]
+    yield Finding(
+        severity=Severity.ERROR,
+        confidence=Confidence.CERTAIN,
+        because=(
+            f"all ranks wait {place}, but in {len(groups)} process groups: {' and '.join(apart)}, "
+            f"each in a group that needs more ranks; nothing moved for {seconds:.0f} s"
+        ),
+        evidence=tuple(
+            Observation(
+                name=f"waiting in the group of {who}",
+                value=len(rows),
+                expected=rows[0].group_size or len(waiting),
+                unit="ranks",
+            )
+            for who, rows in zip(apart, groups.values(), strict=True)
+        ),
+        fixes=(
+            Fix.python(
+                summary="use the groups in the same order on all ranks",
+                paste=(
+                    "for group in (first, second):  # not by the rank\n"
+                    "    dist.all_reduce(value, group=group)"
+                ),
+            ),
+        ),
     )
 
 

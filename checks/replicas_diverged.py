@@ -79,8 +79,10 @@ def at_the_end(
                 f"{shown(past[0])} runs the model inside DDP, which averages gradients only after "
                 "its own forward"
             )
-        elif wrapped and steps is not None and steps.synced is False:
-            reason = "DDP reduced no gradients, so the script calls the model without its wrapper"
+        elif model.bypassed or (wrapped and steps is not None and steps.synced is False):
+            reason = (
+                "the script calls the model inside DDP, and not DDP, which reduces nothing then"
+            )
         elif wrapped:
             reason = "the script changes them outside DDP"
         elif averages:

@@ -26,13 +26,16 @@ def around(frame: Frame, nodes: Sequence[Node], lines: Sequence[str]) -> Iterato
     """The loops and branches whose body contains the frame, the innermost last."""
     for node in nodes:
         first, last = node.body[0].lineno, node.body[-1].end_lineno or 0
-        if first <= frame.line <= last and not isinstance(node, Function):
+        text = lines[node.lineno - 1].strip()
+        # Whether a file is the script is no condition of it.
+        here = first <= frame.line <= last and not text.startswith("if __name__")
+        if here and not isinstance(node, Function):
             yield Block(
                 file=frame.file,
                 function=frame.function,
                 loop=isinstance(node, Loop),
                 decides=isinstance(node, Loop) and decides(node),
-                text=lines[node.lineno - 1].strip(),
+                text=text,
                 line=node.lineno,
                 end=node.end_lineno or last,
             )

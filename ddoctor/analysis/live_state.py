@@ -197,8 +197,10 @@ def unjudged(live: LiveState) -> str:
         return f"{stuck}, and {_away(away)}"
     if not all(one.waits for one in every):
         return stuck
+    named_groups = any(one.line is not None and "group" in one.line.text for one in every)
     return (
         f"{stuck}, and no rank is elsewhere: either they passed different tensors "
+        f"{'or process groups ' * named_groups}"
         "(TORCH_DISTRIBUTED_DEBUG=DETAIL shows them), or the network transfers nothing"
     )
 

@@ -78,6 +78,10 @@ class RankEnding(Part, frozen=True, kw_only=True):
     """Its last phase: one of PHASES, or the operation of a collective."""
     doing_seconds: float = 0.0
     """Seconds in that phase."""
+    group: int = 0
+    """Process group of that collective, by a number that its ranks compute alike; 0: all ranks."""
+    group_size: int = 0
+    """Number of ranks in it; 0: all."""
     collectives: int = 0
     """Number of collectives that it called from Python."""
     recent: tuple[str, ...] = ()

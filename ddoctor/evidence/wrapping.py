@@ -17,6 +17,8 @@ class Wrapper(Part, frozen=True, kw_only=True):
     kind: Literal["none", "ddp", "fsdp1", "fsdp2"]
     name: str
     """Class of the wrapped model."""
+    bypassed: bool = False
+    """DDP: whether the script calls the model inside of it, and never DDP."""
     parameters: int
     """Numbers in all parameters (FSDP: before sharding)."""
     parameter_bytes: int

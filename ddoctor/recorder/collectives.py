@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial, wraps
 from inspect import signature
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 from zlib import crc32
 
@@ -28,6 +28,8 @@ from ddoctor.recorder.tape import (
     DDP_BUFFERS,
     FIRST_FUNCTION,
     FORWARD,
+    GROUP,
+    GROUP_SIZE,
     OPERATION,
     OPERATIONS,
     PHASES,
@@ -35,8 +37,21 @@ from ddoctor.recorder.tape import (
 )
 from ddoctor.recorder.timeline import Timeline
 
-Grouping = Callable[[tuple[Any, ...], dict[str, Any]], float | None]
-"""The identity of the group that these arguments name."""
+
+class Group(NamedTuple):
+    """A process group, by numbers that all of its ranks compute alike."""
+
+    ranks: float
+    """Who is in it; 0: all ranks."""
+    name: float
+    """Which of the groups of these ranks it is; 0: the default one."""
+    size: float
+    """How many ranks are in it; 0: all."""
+
+
+EVERYBODY = Group(0.0, 0.0, 0.0)
+Grouping = Callable[[tuple[Any, ...], dict[str, Any]], Group | None]
+"""The group that these arguments name."""
 
 MOST_PLACES, MOST_STEPS = 200, 10_000
 MOST_BEGUN = 1000
@@ -71,9 +86,9 @@ class CollectiveWatch:
         self._depth = 0
         self._called = 0
         self.places: dict[tuple[str, str], CallFacts] = {}
-        self._groups: dict[int, float] = {}
-        self._asynchronous: WeakKeyDictionary[Any, tuple[int, float]] = WeakKeyDictionary()
-        self._begun: dict[int, tuple[int, float]] = {}
+        self._groups: dict[int, Group] = {}
+        self._asynchronous: WeakKeyDictionary[Any, tuple[int, Group]] = WeakKeyDictionary()
+        self._begun: dict[int, tuple[int, Group]] = {}
         """Operation and group of what functional collectives have begun, by the address of its
         memory, which views share."""
 
@@ -93,7 +108,7 @@ class CollectiveWatch:
         def timed_wait(this: Any, *args: Any, **kwargs: Any) -> Any:
             if self._depth or not timeline.here():
                 return wait(this, *args, **kwargs)
-            operation, group = self._asynchronous.pop(this, (WAIT, 0.0))
+            operation, group = self._asynchronous.pop(this, (WAIT, EVERYBODY))
             return self._inside(operation, group, wait, (this, *args), kwargs)
 
         self._install_in_ddp()
@@ -130,7 +145,7 @@ class CollectiveWatch:
             if torch.compiler.is_compiling() or self._depth or not timeline.here():
                 sync(this)
                 return
-            self._inside(DDP_BUFFERS, 0.0, sync, (this,), {})
+            self._inside(DDP_BUFFERS, EVERYBODY, sync, (this,), {})
             timeline.counts[COUNT["buffers"]] += self._last
 
         @replaces(wrapper, "_post_forward")
@@ -155,7 +170,7 @@ class CollectiveWatch:
         def call(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or self._depth or not timeline.here():
                 return original(*args, **kwargs)
-            group = group_of(args, kwargs) or 0.0
+            group = group_of(args, kwargs) or EVERYBODY
             result = self._inside(number, group, original, args, kwargs)
             self._note(number, args, kwargs)
             if isinstance(result, distributed_c10d.Work):
@@ -170,7 +185,7 @@ class CollectiveWatch:
     def _inside(
         self,
         operation: int,
-        group: float,
+        group: Group,
         original: Callable[..., Any],
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
@@ -179,6 +194,7 @@ class CollectiveWatch:
         self._called += 1
         timeline.head[CALLS] = self._called
         timeline.head[OPERATION] = operation
+        _, timeline.head[GROUP], timeline.head[GROUP_SIZE] = group
         self._depth += 1
         depth = len(timeline.open)
         timeline.enter(COLLECTIVE)
@@ -189,7 +205,7 @@ class CollectiveWatch:
             timeline.unwind(depth)
             self._depth -= 1
             self._last = timeline.last - begin
-            timeline.meeting(begin, self._last, group, operation, mark)
+            timeline.meeting(begin, self._last, group.ranks, operation, mark)
 
     _last = 0.0
 
@@ -219,7 +235,7 @@ class CollectiveWatch:
             row.steps.append((done, 1, size, self._last))
 
     @harmless
-    def _keep_begun(self, result: Any, begun: tuple[int, float]) -> None:
+    def _keep_begun(self, result: Any, begun: tuple[int, Group]) -> None:
         for tensor in result if isinstance(result, (list, tuple)) else (result,):
             # AsyncCollectiveTensor, by its name: a module that comes later has it.
             if (address := _address(getattr(tensor, "elem", None))) is not None:
@@ -228,8 +244,7 @@ class CollectiveWatch:
                 self._begun[address] = begun
 
     @harmless
-    def _group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> float:
-        """The group's identity: 0 for all ranks, else a number that all its ranks compute alike."""
+    def _group(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Group:
         group = kwargs.get("group") or next(
             (one for one in args if isinstance(one, dist.ProcessGroup)), None
         )
@@ -238,22 +253,24 @@ class CollectiveWatch:
     @harmless
     def _functional_group(
         self, functional: Any, place: int, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> float:
+    ) -> Group:
         """The same where a mesh, one of its dimensions, or a name may stand for the group."""
         given = kwargs["group"] if "group" in kwargs else args[place]
         name = functional._resolve_group_name(given)
         c10d: Any = distributed_c10d
         return self._identity(c10d._resolve_process_group(name))
 
-    def _identity(self, group: Any) -> float:
+    def _identity(self, group: Any) -> Group:
         if group is None or group is dist.group.WORLD:
-            return 0.0
-        name = id(group)
-        if name not in self._groups:
+            return EVERYBODY
+        this = id(group)
+        if this not in self._groups:
             ranks = dist.get_process_group_ranks(group)
             everybody = len(ranks) == dist.get_world_size()
-            self._groups[name] = 0.0 if everybody else float(crc32(str(ranks).encode()) + 1)
-        return self._groups[name]
+            who = 0.0 if everybody else float(crc32(str(ranks).encode()) + 1)
+            name = float(crc32(group.group_name.encode()) + 1)
+            self._groups[this] = Group(who, name, float(len(ranks)))
+        return self._groups[this]
 
 
 @harmless

@@ -38,8 +38,9 @@ def wrappers(outermost: Outermost, inspection: Inspection, *, checksum: bool) ->
     for root in list(outermost.roots.values()):
         inner = [one for one in root.modules() if isinstance(one, DistributedDataParallel)]
         model = inner[0] if inner else None
-        number = wrapped.index(model) if model else None
-        yield _wrapper(model or root, inspection, outermost.updated(), number, checksum)
+        number = wrapped.index(model) if model in wrapped else None
+        found = _wrapper(model or root, inspection, outermost.updated(), number, checksum)
+        yield replace(found, bypassed=outermost.bypasses(root))
 
 
 def _wrapper(

@@ -16,7 +16,15 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.recorder.calls import timed
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.tape import BACKWARD, COLLECTIVE, COUNT, DDP_REDUCE, OPERATION
+from ddoctor.recorder.tape import (
+    BACKWARD,
+    COLLECTIVE,
+    COUNT,
+    DDP_REDUCE,
+    GROUP,
+    GROUP_SIZE,
+    OPERATION,
+)
 from ddoctor.recorder.timeline import Timeline
 
 OWN = "ddoctor"
@@ -132,5 +140,6 @@ class Gradients:
         if get_ident() == timeline.main:
             timeline.enter(COLLECTIVE)
             timeline.head[OPERATION] = DDP_REDUCE
+            timeline.head[GROUP] = timeline.head[GROUP_SIZE] = 0.0
             self._computed_at = timeline.last
             self._mark = timeline.marked

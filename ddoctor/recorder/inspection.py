@@ -27,8 +27,10 @@ class Inspection:
         self._timeline = timeline
         self._handles: list[Any] = []
         self._got: set[int] = set()
+        self._under_way: list[int] = []
         self._names: dict[int, tuple[int, str]] = {}
         self._used: Counter[int] = Counter()
+        self._hooked: Counter[int] = Counter()
         self.steps = 0
         self._next = 0
         self._began = 0.0
@@ -38,6 +40,7 @@ class Inspection:
         """Inspect these models from the next step on; earlier results are dropped."""
         self.end()
         self._used.clear()
+        self._hooked.clear()
         self.steps = 0
         for number, model in enumerate(wrapped):
             for name, one in model.module.named_parameters():
@@ -83,7 +86,7 @@ class Inspection:
         never, sometimes = list[str](), list[str]()
         for one, (of, name) in self._names.items():
             used = self._used[one]
-            if of == model and used < self.steps:
+            if of == model and used < self._hooked[one]:
                 (sometimes if used or one in updated else never).append(name)
         return tuple(never), tuple(sometimes)
 
@@ -92,14 +95,17 @@ class Inspection:
     def _begin(self) -> None:
         began = perf_counter()
         self._got.clear()
+        self._under_way.clear()
         add = self._got.add
         for model in self._models:
             parameters: Iterator[Any] = model.parameters()
+            # One that a script freezes and thaws in each step may be frozen now, and be used later.
+            thawed = [one for one in parameters if one.requires_grad and id(one) in self._names]
             self._handles += [
                 one.register_post_accumulate_grad_hook(lambda tensor: add(id(tensor)))
-                for one in parameters
-                if one.requires_grad and id(one) in self._names
+                for one in thawed
             ]
+            self._under_way += map(id, thawed)
         self._timeline.counts[COUNT["inspected"]] = 1
         # Registering, calling and removing them cost about the same.
         self._cost = 3 * (perf_counter() - began)
@@ -108,3 +114,4 @@ class Inspection:
         self.end()
         self.steps += 1
         self._used.update(self._got)
+        self._hooked.update(self._under_way)

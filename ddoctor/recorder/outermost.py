@@ -43,6 +43,7 @@ class Outermost:
         self._timeline = timeline
         self.roots: dict[int, nn.Module] = {}
         self._called: set[int] = set()
+        self._bypassed: set[int] = set()
         self._since: dict[int, int] = {}
         self._inside = False
         """Whether a watched module is being called."""
@@ -75,17 +76,27 @@ class Outermost:
             if id(module) not in inner and self._holds(module):
                 self._watch(module)
 
-    def settle(self, step: int) -> None:
-        """Search below a module that was never called."""
-        waiting = [one for one in self.roots if one not in self._called]
+    def settle(self, step: int) -> bool:
+        """Search below a module that was never called; return whether that changes the models."""
+        before = {*self.roots, *self._bypassed}
+        waiting = self.roots.keys() - self._called - self._bypassed
         for name in waiting:
             if step - self._since[name] < PATIENCE_STEPS:
                 continue
-            module = self.roots.pop(name)
+            module = self.roots[name]
+            if isinstance(module, DistributedDataParallel) and id(module.module) in self._called:
+                self._bypassed.add(name)
+                continue
+            del self.roots[name]
             self._doors.discard(name)
             for child in module.children():
                 if self._holds(child):
                     self._watch(child)
+        return before != {*self.roots, *self._bypassed}
+
+    def bypasses(self, module: nn.Module) -> bool:
+        """Whether the script calls what is inside of this wrapper, and never the wrapper."""
+        return id(module) in self._bypassed
 
     def training(self) -> bool | None:
         """Whether the models are in training mode; None: no model yet."""
@@ -97,8 +108,9 @@ class Outermost:
         return {id(tensor) for one in found if one is not None for tensor in list(one.state)}
 
     def wrapped(self) -> list[DistributedDataParallel]:
-        """The models in DDP."""
-        every = (module for root in self.roots.values() for module in root.modules())
+        """The models in DDP that the script calls so."""
+        roots = (root for name, root in self.roots.items() if name not in self._bypassed)
+        every = (module for root in roots for module in root.modules())
         return [module for module in every if isinstance(module, DistributedDataParallel)]
 
     def _holds(self, module: nn.Module) -> bool:

@@ -146,9 +146,7 @@ class Recorder:
         if number == PACED_STEPS:
             between = facts.between_steps(self._outermost)
             self._memory = replace(self._memory, device_between=between)
-        before = set(self._outermost.roots)
-        self._outermost.settle(number)
-        if set(self._outermost.roots) != before:
+        if self._outermost.settle(number):
             self._take_models()
         if number >= SETTLED_STEPS:
             steps = self._stepping

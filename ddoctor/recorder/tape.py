@@ -74,6 +74,8 @@ HEAD_CELLS = 16
 )
 """ERROR is the errno of the last file that could not be written; 0: it was. ASKED is raised to have
 the facts written, and WRITTEN follows it."""
+GROUP, GROUP_SIZE = WRITTEN + 1, WRITTEN + 2
+"""Of the collective of OPERATION."""
 
 ROWS = 10_000
 COUNTS = (

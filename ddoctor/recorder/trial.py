@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -62,7 +63,10 @@ def apply() -> None:
     def initialise(*args: Any, **kwargs: Any) -> None:
         bound = signature.bind(*args, **kwargs)
         bound.arguments.update(wanted)
-        init(*bound.args, **bound.kwargs)
+        with warnings.catch_warnings():
+            # The script has had its own warning of what is outdated.
+            warnings.simplefilter("ignore", FutureWarning)
+            init(*bound.args, **bound.kwargs)
 
 
 def _of(family: str) -> dict[str, Any]:

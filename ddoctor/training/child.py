@@ -27,6 +27,8 @@ from ddoctor.proc.usage import HostUse
 from ddoctor.recorder.script import Ending
 from ddoctor.recorder.tape import (
     CALLS,
+    GROUP,
+    GROUP_SIZE,
     PHASE,
     SINCE,
     STOP_AT,
@@ -46,6 +48,8 @@ FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 # After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
 GRACE_SECONDS = 10.0
 HELPERS_SECONDS = 1.0
+# To read a stack takes less, on a host whose CPUs wait.
+READ_SECONDS = 2.0
 MOST_ROWS = 2000
 KEPT_CHARACTERS = 4000
 BUSY_SHARE = 0.2
@@ -275,11 +279,13 @@ class Child:
             return False
         return perf_counter() - self.interrupted_at > GRACE_SECONDS
 
-    def end(self, *, sample: bool) -> None:
+    def end(self, *, sample: bool, tick: float = 0.0) -> None:
         """End the script and all that it started; ``sample``: it hangs.
 
-        Then its stack is read first (py-spy), and its facts: the last batches tell why.
+        Then its stack is read first (py-spy), and its facts: the last batches tell why. The other
+        ranks, which get the same order within ``tick`` seconds, read theirs before it is gone.
         """
+        until = perf_counter() + tick + READ_SECONDS
         if not self.over:
             self.ended_by_us = True
             ending = self.written.ending or Ending()
@@ -287,6 +293,7 @@ class Child:
                 self.stack = stacks.sampled(self.pid)
             if sample:
                 self.written.ask_for_facts(lambda: self.over)
+                time.sleep(max(0.0, until - perf_counter()))
             with suppress(ProcessLookupError):
                 self._process.terminate()
         # It may print its last lines.
@@ -335,7 +342,9 @@ class Child:
         ending = last_words.added(known or Ending(), code, printed, self._began_at)
         sections = self._surroundings.packed(self.host) if self._surroundings else ""
         rows = tuple(self.written.tape.rows())[-MOST_ROWS:]
-        record = self._record(ending, printed, rows, sections, self.stack)
+        # One that failed meanwhile has the stack of its exception, and was ending itself.
+        own = any(frame.of_user for frame in self.stack) or not ending.stack
+        record = self._record(ending, printed, rows, sections, self.stack if own else ())
         self.written.close()
         if self._exit is not None:
             os.close(self._exit)
@@ -396,6 +405,8 @@ class Child:
                     time=over_at - self._began,
                     doing=raised_in or self.written.doing,
                     doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
+                    group=int(head[GROUP]),
+                    group_size=int(head[GROUP_SIZE]),
                     collectives=int(head[CALLS]),
                     recent=self.written.recent(raised_in),
                     children_seconds=0.0 if self.done else self.use.children_seconds,

@@ -52,7 +52,7 @@ def _turn(
         coordinator.heard(said.beat)
         _obey(child, said.directive)
         if said.directive.end:
-            child.end(sample=True)
+            child.end(sample=True, tick=line.tick)
         child.watch(line.tick, glance if child.whole else None)
         coordinator.ending = child.interrupted
     if answers is not None:

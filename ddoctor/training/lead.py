@@ -325,7 +325,7 @@ class Watch:
         self.limit = why
         self.hang_states = dict(self.nows) if hung else {}
         self.followers.want(end=True)
-        self.child.end(sample=True)
+        self.child.end(sample=True, tick=self.followers.tick)
 
 
 def _say_nothing(text: str) -> None:

@@ -9,7 +9,7 @@ from ddoctor.evidence.live import LiveLook, LiveWorker
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.training import ENGINE, RankEnding
-from ddoctor.models import Severity
+from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.live_look import LINE, in_reduction, look, moving, standing
 from tests.training_loaders import loader_with
@@ -136,6 +136,22 @@ def test_a_live_worker_that_stands(findings: Findings) -> None:
     assert "1 of its 2 workers" in finding.because
     assert "`lock.acquire()`" in finding.because
     assert "rank 0 waits in backward" in finding.because
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_live_workers_that_a_signal_has_stopped(findings: Findings, number: int) -> None:
+    stopped = [
+        msgspec.structs.replace(worker(*IDLE), pid=201 + one, state="stopped")
+        for one in range(number)
+    ]
+    waiting = standing(1, "loader-wait", LINE, workers=(*stopped,))
+    (finding,) = findings(CAUSE, look(in_reduction(0), waiting))
+    assert finding.confidence is Confidence.CERTAIN
+    assert f"{'its worker (pid 201) is' if number == 1 else '2 of its 2 workers are'} stopped" in (
+        finding.because
+    )
+    assert finding.fixes[0].paste.startswith("kill -CONT 201")
+    assert not any("spawn" in fix.paste for fix in finding.fixes)
 
 
 def test_live_workers_that_are_gone(findings: Findings) -> None:

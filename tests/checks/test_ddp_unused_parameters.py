@@ -13,6 +13,7 @@ from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.training_run import ending
 
 CAUSE = "ddp-unused-parameters"
 AUX = ("aux.weight", "aux.bias")
@@ -164,6 +165,19 @@ def test_quiet_where_ddp_looks_for_them_and_they_differ(findings: Findings) -> N
     assert findings(CAUSE, wrapping((), AUX, find_unused_parameters=True)) == ()
     section = wrapping((), (), find_unused_parameters=True, sometimes_unused=AUX)
     assert findings(CAUSE, section) == ()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "steps_seen", "quiet"),
+    [("stopped", 5, True), ("finished", 2, True), ("hung", 5, False), ("stopped", 1, False)],
+)
+def test_quiet_where_the_training_went_on(
+    findings: Findings, outcome: str, steps_seen: int, quiet: bool
+) -> None:
+    section = TrainingRun(
+        command=("train.py",), seconds=9.0, ranks=tuple(ending(rank, outcome) for rank in (0, 1))
+    )
+    assert (findings(CAUSE, section, wrapping(AUX, AUX, inspected_steps=steps_seen)) == ()) is quiet
 
 
 def test_quiet_where_ddp_was_bypassed(findings: Findings) -> None:

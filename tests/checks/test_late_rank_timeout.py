@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ddoctor.evidence.live import LiveLook
 from ddoctor.models import Severity
 from tests.conftest import Findings
-from tests.live_look import in_collective, look, moving
+from tests.live_look import block, in_collective, look, moving
 from tests.training_run import user
 
 CAUSE = "late-rank-timeout"
@@ -20,6 +21,26 @@ def test_a_rank_that_prepares_while_the_others_wait(findings: Findings) -> None:
     assert finding.where.ranks == (0,)
     assert "train.py:20 in prepare (`tokens = [encode(text) for text in texts]`)" in finding.because
     assert "ranks 1-2 wait in barrier at train.py:12" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("loops", "asked"),
+    [
+        (["while abs(value - last) > tolerance:"], True),
+        (["for batch in loader:", "while True:"], True),
+        (["while True:", "for batch in loader:"], False),
+        (["while True:", "if rank == 0:"], True),
+        ([], False),
+    ],
+)
+def test_a_loop_that_may_not_end(findings: Findings, loops: list[str], asked: bool) -> None:
+    within = tuple(block(line, 30, text) for line, text in enumerate(loops, 10))
+    rank = msgspec.structs.replace(
+        PREPARING,
+        activities=(msgspec.structs.replace(PREPARING.activities[0], within=within),),
+    )
+    (finding,) = findings(CAUSE, look(rank, in_collective(1, "barrier", 12)))
+    assert ("ends at all" in finding.fixes[0].summary) is asked
 
 
 @pytest.mark.parametrize(

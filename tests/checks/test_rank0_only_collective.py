@@ -50,6 +50,11 @@ RANK_0 = block(49, 51, "if rank == 0:")
     "live",
     [
         look(moving(0), moving(1)),
+        # To send is for one rank.
+        look(
+            in_collective(0, "send", 50, (block(49, 51, "if rank == 0:"),)),
+            in_collective(1, "recv", 53),
+        ),
         # A condition that is no rank's; a loop over ranks; all are in it; one is elsewhere.
         look(
             in_collective(0, "barrier", 50, (block(49, 51, "if step % 100 == 0:"),)),

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,50 @@ def test_what_torch_says_in_debug_mode(findings: Findings) -> None:
 
 def test_quiet_where_all_wait_at_the_same_line(findings: Findings) -> None:
     assert findings(CAUSE, run(waits(0, "all_reduce", 50), waits(1, "all_reduce", 50))) == ()
+
+
+def in_groups(*groups: tuple[int, int]) -> Sequence[RankEnding]:
+    """Ranks at one line, each in a group with a name and a size."""
+    return [
+        waits(rank, "all_reduce", 50, group=name, group_size=size)
+        for rank, (name, size) in enumerate(groups)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "told"),
+    [
+        ([(7, 2), (8, 2)], "rank 0 and rank 1"),
+        ([(7, 2), (0, 0)], "rank 0 and rank 1"),
+        ([(7, 3), (8, 3), (7, 3)], "ranks 0, 2 and rank 1"),
+    ],
+)
+def test_one_line_in_groups_that_are_not_complete(
+    findings: Findings, groups: list[tuple[int, int]], told: str
+) -> None:
+    (finding,) = findings(CAUSE, run(*in_groups(*groups)))
+    assert finding.confidence is Confidence.CERTAIN
+    assert (
+        f"all ranks wait in all_reduce at train.py:50 in main, but in 2 process groups: {told}"
+        in (finding.because)
+    )
+    assert "same order" in finding.fixes[0].summary
+
+
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [(7, 2), (7, 2)],
+        [(0, 0), (0, 0)],
+        # Two halves, each complete.
+        [(7, 2), (7, 2), (8, 2), (8, 2)],
+        [(7, 1), (8, 1)],
+    ],
+)
+def test_quiet_where_each_group_is_complete(
+    findings: Findings, groups: list[tuple[int, int]]
+) -> None:
+    assert findings(CAUSE, run(*in_groups(*groups))) == ()
 
 
 def test_quiet_where_one_rank_is_somewhere_else(findings: Findings) -> None:

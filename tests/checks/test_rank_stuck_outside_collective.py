@@ -175,6 +175,24 @@ def test_quiet_where_nothing_is_known_of_a_hung_rank(findings: Findings) -> None
     assert findings(CAUSE, run(WAITING, ending(1, "hung"))) == ()
 
 
+KEY = user(45, 'store.wait(["ready"])', "train")
+
+
+def test_a_key_that_no_rank_sets(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(standing(0, "rest", KEY), standing(1, "rest", KEY)))
+    assert finding.where.ranks == (0, 1)
+    assert "waiting for a key of the store that no rank has set" in finding.because
+    (finding,) = findings(CAUSE, look(in_reduction(0), standing(1, "rest", KEY)))
+    assert finding.where.ranks == (1,)
+    assert "no rank has set; rank 0 waits in backward" in finding.because
+
+
+def test_quiet_where_only_some_of_all_that_stand_want_a_key(findings: Findings) -> None:
+    elsewhere = standing(1, "rest", user(50, "read()", "train"))
+    assert findings(CAUSE, look(standing(0, "rest", KEY), elsewhere)) == ()
+    assert findings(CAUSE, look(elsewhere, standing(0, "rest", user(50, "read()", "train")))) == ()
+
+
 def test_a_live_rank_that_stands_where_the_others_are_not(findings: Findings) -> None:
     asleep = standing(1, "rest", user(30, "wait_for_file(path)", "load"))
     (finding,) = findings(CAUSE, look(in_reduction(0), asleep, in_reduction(2)))

@@ -72,9 +72,17 @@ def test_two_ranks_have_no_majority(findings: Findings) -> None:
     assert "the script changes them outside DDP" in finding.because
 
 
+def test_one_of_two_models_is_called_past_its_wrapper(findings: Findings) -> None:
+    apart = wrapping(SUMS, parted(5.0))
+    past = replace(apart, wrappers=tuple(replace(one, bypassed=True) for one in apart.wrappers))
+    (finding,) = findings(CAUSE, past, stopped(2), steps(1))
+    assert finding.confidence is Confidence.CERTAIN
+    assert "calls the model inside DDP, and not DDP" in finding.because
+
+
 def test_a_model_that_is_called_past_its_wrapper(findings: Findings) -> None:
     (finding,) = findings(CAUSE, wrapping(SUMS, parted(5.0)), stopped(2), steps(0))
-    assert "calls the model without its wrapper" in finding.because
+    assert "calls the model inside DDP, and not DDP" in finding.because
     assert "not model.module(x)" in finding.fixes[0].paste
 
 

@@ -182,6 +182,29 @@ SICK = {
         rank=0,
         line="value = sharded(value)",
     ),
+    "each receives first": Sick(
+        cause="unmatched-send-recv",
+        parts={
+            "work": """
+                if step == 20:
+                    request = dist.irecv(torch.ones(8), 1 - rank)
+                    request.wait()
+                    dist.send(torch.ones(8), 1 - rank)
+                """,
+        },
+        line="request.wait()",
+    ),
+    "a key that nobody sets": Sick(
+        cause="rank-stuck-outside-collective",
+        parts={
+            "work": """
+                if step == 20:
+                    store = dist.distributed_c10d._get_default_store()
+                    store.wait(["ready"])
+                """,
+        },
+        line='store.wait(["ready"])',
+    ),
     "stopped": Sick(
         cause="rank-stuck-outside-collective", parts={}, rank=1, provoke=lambda live: live.stop(1)
     ),

@@ -216,6 +216,9 @@ CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
         ((user(3), user(9)), "rest"),
         # Native code that nobody has frames of; and what has.
         ((user(3), user(9, "handle.wait()")), "collective"),
+        ((user(3), user(9, "dist.all_reduce(x, async_op=True).wait()")), "collective"),
+        ((user(3), user(9, 'store.wait(["ready"])')), "rest"),
+        ((user(3), user(9, 'self.TCPStore.wait(["ready"])')), "rest"),
         ((user(9, "ready.wait()"), library("threading.py", 629, "Event.wait")), "rest"),
         ((), "rest"),
         # A function of the same name in a file of the user's.

@@ -38,6 +38,27 @@ def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     return Source(psutil.Process())
 
 
+BEGINS = """\
+def exchange(other):
+    work = dist.all_reduce(x, async_op=True)
+    request = torch.distributed.irecv(y, other)
+    request.wait()
+    work.wait()
+    unknown.wait()
+    return dist.isend(x, other).wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "begun"), [(4, "recv"), (5, "all_reduce"), (6, ""), (7, ""), (2, "")]
+)
+def test_what_began_what_a_line_waits_for(source: Source, line: int, begun: str) -> None:
+    Path("work.py").write_text(BEGINS)
+    os.utime("work.py", (0, 0))
+    text = BEGINS.splitlines()[line - 1].strip()
+    assert source.begun(user(line, text, file="work.py")) == begun
+
+
 @pytest.mark.parametrize(
     ("line", "lines"),
     [(5, [2, 3, 4]), (7, [2, 3]), (9, [2, 3, 8]), (10, [2]), (13, []), (1, [])],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from ddoctor.evidence.wrapping import Wrapper
 from ddoctor.recorder.tape import COUNTS, FORWARD
 from tests.recorder.conftest import Record
@@ -119,6 +121,37 @@ def test_a_model_that_comes_later_is_not_unused(record: Record) -> None:
     for wrapper in ran.known.wrappers:
         assert wrapper.inspected_steps >= 3
         assert (wrapper.unused, wrapper.sometimes_unused) == ((), ())
+
+
+FROZEN_AT_TIMES = """
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    makes = DistributedDataParallel(nn.Linear(4, 4))
+    judges = DistributedDataParallel(nn.Linear(4, 1))
+    for_makes = torch.optim.SGD(makes.parameters(), lr=0.01)
+    for_judges = torch.optim.SGD(judges.parameters(), lr=0.01)
+    for step in range(20):
+        CALLED(torch.randn(8, 4)).sum().backward()
+        for_judges.step()
+        judges.requires_grad_(False)
+        CALLED(makes(torch.randn(8, 4))).sum().backward()
+        for_makes.step()
+        judges.requires_grad_(True)
+"""
+
+
+@pytest.mark.parametrize("called", ["judges", "judges.module"])
+def test_what_is_frozen_between_two_steps_is_not_unused(record: Record, called: str) -> None:
+    ran = record(FROZEN_AT_TIMES.replace("CALLED", called))
+    assert ran.exit_code == 0, ran.stderr
+    assert [wrapper.kind for wrapper in ran.known.wrappers] == ["ddp", "ddp"]
+    assert [(one.unused, one.sometimes_unused) for one in ran.known.wrappers] == [((), ())] * 2
+    bypassed = {one.parameters: one.bypassed for one in ran.known.wrappers}
+    assert bypassed == {20: False, 5: called == "judges.module"}
 
 
 ROUTED = """
