@@ -29,7 +29,7 @@ from ddoctor.evidence.host import Memory
 from ddoctor.evidence.live import LiveRank
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.script import Script, SourceLine
-from ddoctor.evidence.steps import Growth, MemoryOverTime
+from ddoctor.evidence.steps import Cache, Growth, MemoryOverTime
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -60,6 +60,8 @@ CACHE = "a cache of the dataset looks the same until its first epoch ends"
 
 MIB_PER_GIB = 1024
 FEW = 2
+# Calls that a cache answers, for each entry that it gets.
+SELDOM = 0.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +124,19 @@ def growing(
             cache = _cache(leaks, loaders, free)
             # A line that keeps something of each step is no cache of a dataset that ends.
             cache = "maybe" if kept and cache == "fits" else cache
-            yield _finding(leaks, _full(every, free), cache, without_gc, kept)
+            filled = [] if workers else list(_filled(leaks))
+            # Nor is one that answers nothing.
+            cache = "no" if filled else cache
+            yield _finding(leaks, _full(every, free), cache, without_gc, kept, filled)
+
+
+def _filled(leaks: Sequence[Leak]) -> Iterator[Cache]:
+    """Caches without a limit that get an entry in each step, and seldom answer."""
+    for leak in leaks:
+        steps = leak.growth.steps[-1] - leak.growth.steps[0]
+        for one in leak.growth.caches:
+            if one.added >= steps and one.hits < SELDOM * one.added:
+                yield one
 
 
 def _working_set(rank: Growth, workers: bool, loaders: Sequence[Loader]) -> float:
@@ -238,11 +252,12 @@ def _finding(
     cache: Literal["no", "maybe", "fits"],
     without_gc: bool,
     kept: Sequence[SourceLine],
+    filled: Sequence[Cache],
 ) -> Finding:
     worst = max(leaks, key=lambda leak: leak.found.per_step)
     growth, per_step = worst.growth, worst.found.per_step
     what = _what(worst.workers)
-    sure = any(leak.sure for leak in leaks)
+    sure = bool(filled) or any(leak.sure for leak in leaks)
     clauses = (
         f"{what} of {endings.ranks(leak.growth.rank for leak in leaks)} grew by {per_step:.2g} MiB "
         "per step"
@@ -253,6 +268,7 @@ def _finding(
         f"{' and '.join(map(shown, kept[:FEW]))} may be the reason: no line empties it"
         if kept
         else "",
+        "".join(map(_told, filled[:1])),
         "Python's garbage collection is off" if without_gc else "",
         CACHE if cache != "no" else "",
         "" if sure else "this little may be due to the allocator: record more steps to be sure",
@@ -276,7 +292,24 @@ def _finding(
         cost=Cost(
             value=round(sum(leak.per_hour for leak in leaks) / MIB_PER_GIB, 2), unit="GiB/hour"
         ),
-        fixes=tuple(_fixes(worst.workers, without_gc)),
+        fixes=(*map(_limited, filled[:1]), *_fixes(worst.workers, without_gc)),
+    )
+
+
+def _told(cache: Cache) -> str:
+    place = f"{cache.file.rpartition('/')[2]}:{cache.line}"
+    answered = f"answered {cache.hits} calls" if cache.hits else "answered no call"
+    return (
+        f"the cache of {cache.function} ({place}) has no limit, and got {cache.added} entries in "
+        f"these steps, but {answered}"
+    )
+
+
+def _limited(cache: Cache) -> Fix:
+    return Fix.python(
+        summary=f"limit the cache of {cache.function}, or drop it",
+        paste="@functools.lru_cache(maxsize=1024)",
+        caution="of a method, it also keeps each object that the method was called on",
     )
 
 

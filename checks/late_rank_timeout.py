@@ -10,17 +10,21 @@ To fix it, prepare the data once before the run, divide the work among the ranks
 timeout.
 """
 
+# Above 150 lines: live runs, interrupted runs, and four forms of logs.
+
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import log_events
-from ddoctor.analysis.live_ranks import LiveRankState, named, way_there
+from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.live_ranks import named, way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import longer_limit
+from ddoctor.evidence.frames import Block
 from ddoctor.evidence.log import Log, LogEvent
-from ddoctor.models import Confidence, Finding, Fix, Severity, Where
+from ddoctor.evidence.training import TrainingRun
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = (
     "straggler-rank",
@@ -65,7 +69,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         evidence=found.waits,
         where=Where.of([rank]),
         fixes=(
-            *_may_not_end(rank),
+            *_may_not_end(rank.within),
             Fix(
                 summary=f"do it once before the run, so that {named(found.others)} need not wait",
                 paste="python prepare.py  # what that line computes, written to a file",
@@ -77,9 +81,35 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def _may_not_end(rank: LiveRankState) -> Iterator[Fix]:
+def until_interrupted(run: TrainingRun) -> Iterator[Finding]:
+    for rank in endings.awaited(run):
+        if not rank.busy:
+            continue
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{endings.who(rank)} had worked {endings.stood(rank)}{endings.quoted(rank.place)} "
+                f"for {rank.doing_seconds:.0f} s when the run was interrupted"
+                f"{endings.others(run, endings.awaited(run))}"
+            ),
+            evidence=(Observation(name="steps done", value=rank.steps),),
+            where=Where.of([rank]),
+            fixes=(
+                *_may_not_end(rank.within),
+                *_WORK_BEFORE,
+                Fix(
+                    summary="read the stack that leads there",
+                    paste=endings.traceback(rank),
+                    language="text",
+                ),
+            ),
+        )
+
+
+def _may_not_end(within: Sequence[Block]) -> Iterator[Fix]:
     """For work within a loop that only its condition ends."""
-    loop = next((block for block in reversed(rank.within) if block.loop), None)
+    loop = next((block for block in reversed(within) if block.loop), None)
     if loop is not None and loop.text.startswith("while"):
         name = loop.file.rpartition("/")[2]
         yield Fix.python(

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import takewhile
 
 from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.flight_records import RECORDER, absence_in, awaited, by_nccl, named
@@ -26,6 +28,7 @@ from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
+from ddoctor.evidence.threads import ScriptThreads
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -43,6 +46,9 @@ HOLDERS = {
 # Log lines that say more of a rank that did not come.
 TOLD = ("desync", "collective-mismatch", "main-first", "saving")
 
+OF_A_QUEUE = "for a queue that another thread fills"
+_NO_THREAD = ", and no other thread of it runs code of the script: the one that fills it has ended"
+
 # Why a thread blocks in a file of the standard library, or of a common package.
 BLOCKS_IN = {
     "bdb.py": "for input at a debugger prompt",
@@ -51,7 +57,7 @@ BLOCKS_IN = {
     "popen_fork.py": "until a child process ends",
     "threading.py": "for a lock or another thread",
     "queues.py": "for a queue that another process fills",
-    "queue.py": "for a queue that another thread fills",
+    "queue.py": OF_A_QUEUE,
     "selectors.py": "for the network or a pipe",
     "socket.py": "for the network",
     "ssl.py": "for the network",
@@ -91,6 +97,14 @@ def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
         yield _in_training(run, place, rows, held)
 
 
+def until_interrupted(run: TrainingRun) -> Iterator[Finding]:
+    for one in endings.awaited(run):
+        if not one.busy:
+            found = _in_training(run, endings.stood(one), [one], endings.awaited(run))
+            # Who interrupts a run may not have waited for long enough.
+            yield replace(found, severity=Severity.WARNING, confidence=Confidence.LIKELY)
+
+
 def recorded_in_a_live_run(
     live: LiveState, records: tuple[FlightRecords, ...]
 ) -> Iterator[Finding]:
@@ -127,7 +141,11 @@ def recorded_in_a_live_run(
     )
 
 
-def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) -> Iterator[Finding]:
+def in_a_live_run(
+    live: LiveState,
+    records: tuple[FlightRecords, ...] | None,
+    script_threads: tuple[ScriptThreads, ...] | None,
+) -> Iterator[Finding]:
     held = [rank for rank in live.ranks if rank.held]
     # A held rank blocks the others sooner or later, even if they still move.
     apart = held or [rank for rank in live.ranks if not rank.waits and rank.doing != "loader-wait"]
@@ -136,8 +154,13 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     some = len(apart) < len(live.ranks) or not live.whole or all(_wants_a_key(r) for r in apart)
     if not held and not (live.hung and some):
         return
+    alive = {one.rank for section in script_threads or () for one in section.threads}
     for where, rows in places(apart).items():
-        yield _stuck(where, rows, live.others(apart), by_nccl(records))
+        more = live.others(apart)
+        if script_threads and OF_A_QUEUE in _for_what(rows[0].seen.stack):
+            left = [row for row in rows if row.rank not in alive]
+            more = f"{_NO_THREAD * (len(left) == len(rows))}{more}"
+        yield _stuck(where, rows, more, by_nccl(records))
 
 
 def dumped(dumps: FlightDumps) -> Iterator[Finding]:
@@ -291,13 +314,15 @@ def _wants_a_key(rank: LiveRankState) -> bool:
 
 def _for_what(stack: Sequence[Frame]) -> str:
     """The reason that the innermost library frame shows; empty: none."""
-    for frame in reversed(stack):
-        if frame.of_user:
-            asks = OF_A_STORE.search(frame.text) is not None
-            return "waiting for a key of the store that no rank has set" if asks else ""
-        if reason := BLOCKS_IN.get(frame.file.rpartition("/")[2]):
-            return f"waiting {reason}"
-    return ""
+    inner = list(takewhile(lambda frame: not frame.of_user, reversed(stack)))
+    reasons = [BLOCKS_IN.get(frame.file.rpartition("/")[2]) for frame in inner]
+    if OF_A_QUEUE in reasons:
+        return f"waiting {OF_A_QUEUE}"
+    if found := next(filter(None, reasons), ""):
+        return f"waiting {found}"
+    line = stack[-1 - len(inner)] if len(inner) < len(stack) else None
+    asks = line is not None and not inner and OF_A_STORE.search(line.text) is not None
+    return "waiting for a key of the store that no rank has set" if asks else ""
 
 
 def _finding(run: ProbeRun, state: RankState, front: int) -> Finding:

@@ -263,6 +263,18 @@ def on_workers(one: RankEnding, loading: Loading | None) -> bool:
     return any("torch/utils/data/" in f.file and f.function == TAKES for f in one.stack)
 
 
+def awaited(run: TrainingRun) -> tuple[RankEnding, ...]:
+    """The ranks that the others waited for when somebody interrupted a run that stood still.
+
+    Empty: it moved, or no rank was elsewhere.
+    """
+    stood = [one for one in run.ranks if one.outcome == "interrupted" and one.busy is not None]
+    if len(stood) < len(run.ranks):
+        return ()
+    apart = tuple(one for one in stood if not one.waits)
+    return apart if len(apart) < len(stood) else ()
+
+
 def again(run: TrainingRun) -> str:
     """The launch command, as far as ddoctor knows it."""
     return f"torchrun … {' '.join(run.command or (run.script,))}"

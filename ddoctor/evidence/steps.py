@@ -251,6 +251,19 @@ class Lines(RunSection, frozen=True, kw_only=True):
         return tuple(line for line in lines if line.phase in phases)
 
 
+class Cache(Part, frozen=True, kw_only=True):
+    """A cache of ``functools`` without a limit, that grew during the judged steps."""
+
+    file: str
+    line: int
+    """Of the function, or of its first decorator."""
+    function: str
+    added: int
+    """Entries that it got."""
+    hits: int
+    """Calls that it answered."""
+
+
 class Growth(Part, frozen=True, kw_only=True):
     """Memory of one rank over time, during the judged steps, in MiB."""
 
@@ -281,6 +294,8 @@ class Growth(Part, frozen=True, kw_only=True):
     graph_tensors_before: int | None = None
     keeps: tuple[Frame, ...] = ()
     """Statements of the loop that store a loss with its graph, where such tensors have grown."""
+    caches: tuple[Cache, ...] = ()
+    """Caches without a limit that grew in the process itself, the one that grew most first."""
     graph_depth: int | None = None
     """Longest chain of additions in such a graph. Residual connections are chains, too."""
     graph_depth_before: int | None = None

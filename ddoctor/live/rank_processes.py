@@ -49,6 +49,8 @@ class RankProcess:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
     """Its environment; it is never written anywhere."""
     ancestors: tuple[int, ...] = ()
+    started_by: tuple[str, ...] = ()
+    """Command of the process that started it."""
     workers: tuple[psutil.Process, ...] = ()
 
     @property
@@ -77,8 +79,11 @@ class RankProcess:
     @property
     def script(self) -> tuple[str, ...]:
         """The command without the interpreter and its options."""
-        options = takewhile(lambda word: word.startswith("-") and word != "-m", self.command[1:])
-        words = self.command[1 + len(list(options)) :]
+        # One of multiprocessing goes on with what its parent runs.
+        spawned = any("multiprocessing" in word for word in self.command)
+        command = self.started_by if spawned else self.command
+        options = takewhile(lambda word: word.startswith("-") and word != "-m", command[1:])
+        words = command[1 + len(list(options)) :]
         # Before the words of the script, `ddoctor run` has its code and a folder.
         return words[2:] if words[:1] == (recorded.START,) else words
 
@@ -239,15 +244,22 @@ def _look() -> tuple[Mapping[int, RankProcess], tuple[int, ...]]:
                 on_gpu=DRIVER in maps,
                 environment=environment,
                 ancestors=tuple(parent.pid for parent in process.parents()),
+                started_by=_command(process.parent()),
             )
             names = dialect(environment)
             with suppress(KeyError, ValueError):
                 if names is not None:
                     rank, world = int(environment[names[0]]), int(environment[names[1]])
                     one = replace(one, launched=True, rank=rank, world=world)
-            redaction.remember(one.environment, one.command)
+            redaction.remember(one.environment, (*one.command, *one.started_by))
             seen[process.pid] = one
     return {**seen, **_self_started(seen)}, tuple(foreign)
+
+
+def _command(process: psutil.Process | None) -> tuple[str, ...]:
+    with suppress(psutil.Error):
+        return tuple(process.cmdline()) if process is not None else ()
+    return ()
 
 
 def _self_started(seen: Mapping[int, RankProcess]) -> Mapping[int, RankProcess]:

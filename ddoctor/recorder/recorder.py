@@ -17,6 +17,7 @@ from torch.optim.optimizer import Optimizer
 
 from ddoctor.evidence.loading import CurvePoint
 from ddoctor.recorder import (
+    caches,
     calls,
     facts,
     hooks,
@@ -86,6 +87,7 @@ class Recorder:
         self._growth: BatchGrowth | None = None
         self._curve: tuple[CurvePoint, ...] = ()
         self._memory = NO_GROWTH
+        self._caches: caches.Sizes = {}
         self._stopping = False
         self._writing = Lock()
 
@@ -143,6 +145,7 @@ class Recorder:
             self._memory = replace(
                 self._memory, graph_tensors_before=tensors, graph_depth_before=depth
             )
+            self._caches = caches.sizes()
         if number == PACED_STEPS:
             between = facts.between_steps(self._outermost)
             self._memory = replace(self._memory, device_between=between)
@@ -158,7 +161,12 @@ class Recorder:
         self._inspection.end()
         gc.collect()
         tensors, depth = facts.graphs()
-        self._memory = replace(self._memory, graph_tensors=tensors, graph_depth=depth)
+        self._memory = replace(
+            self._memory,
+            graph_tensors=tensors,
+            graph_depth=depth,
+            caches=caches.grown(self._caches),
+        )
         grown = tensors - (self._memory.graph_tensors_before or 0)
         if max(grown, depth - (self._memory.graph_depth_before or 0)) >= MANY_GRAPHS:
             ways = (self._outermost.calls, *self._sampler.ways())

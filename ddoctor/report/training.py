@@ -95,7 +95,7 @@ def rows(evidence: Evidence) -> Iterator[tuple[str, str]]:
         yield "script", _script(run)
         if run.unrecorded:
             yield "recorded", run.unrecorded
-        elif len(run.ranks) == 1 and not run.log:
+        elif len(run.ranks) == 1 and not run.log and run.ranks[0].steps:
             yield "ranks", "one process, which trains alone: torchrun starts several"
     yield from run_history.rows(evidence)
     breakdown = step_breakdown(evidence)

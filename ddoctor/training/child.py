@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import perf_counter
+from typing import NamedTuple
 
 import psutil
 
@@ -48,6 +49,8 @@ FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 # After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
 GRACE_SECONDS = 10.0
 HELPERS_SECONDS = 1.0
+# What a user interrupts earlier has not stood still.
+STOOD_SECONDS, STOOD_STEPS = 30.0, 3.0
 # To read a stack takes less, on a host whose CPUs wait.
 READ_SECONDS = 2.0
 MOST_ROWS = 2000
@@ -62,6 +65,15 @@ SAMPLE_SECONDS = 0.5
 HISTORY_SECONDS = 5.0
 # Between two looks at the other ranks, once the script of this one has ended.
 OVER_SECONDS = 0.1
+
+
+class _Stood(NamedTuple):
+    """The last phase of the script."""
+
+    doing: str
+    seconds: float
+    busy: bool | None
+    """None: it has not stood for long."""
 
 
 class Child:
@@ -89,6 +101,9 @@ class Child:
         self.interrupted_at: float | None = None
         """When a signal asked for the end."""
         self.stack: tuple[Frame, ...] = ()
+        self._busy = False
+        self._stood: _Stood | None = None
+        """Where it had stood for long when that signal came."""
         self._stderr = stderr.forwarded()
         try:
             self._process = subprocess.Popen(
@@ -197,7 +212,7 @@ class Child:
         moment = perf_counter()
         used = usage.busy(self.pid) if not over else self._last_busy[1]
         passed = max(moment - self._last_busy[0], 1e-3)
-        busy = used - self._last_busy[1] > BUSY_SHARE * passed
+        busy = self._busy = used - self._last_busy[1] > BUSY_SHARE * passed
         self._last_busy = (moment, used)
         since = self.written.tape.head[SINCE] or self._began
         return Now(
@@ -257,10 +272,19 @@ class Child:
 
     def forward(self, number: int) -> None:
         """Forward a signal to the script."""
-        if number in interruption.ENDING:
-            self.interrupted_at = self.interrupted_at or perf_counter()
+        if number in interruption.ENDING and not self.interrupted:
+            self.interrupted_at = perf_counter()
+            self._read_place()
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
+
+    def _read_place(self) -> None:
+        """Keep where the script has stood for longer than any step took, before it must leave."""
+        seconds = perf_counter() - (self.written.tape.head[SINCE] or self._began)
+        longest = max(self.step_times(), default=0.0)
+        if not (self.whole or self.over) and seconds > max(STOOD_SECONDS, STOOD_STEPS * longest):
+            self._stood = _Stood(self.written.doing, seconds, self._busy)
+            self.stack = stacks.sampled(self.pid)
 
     def pause(self) -> None:
         """Stop the script with this process, as Ctrl-Z does, until that is continued."""
@@ -384,6 +408,9 @@ class Child:
             stack or stacks.of_crash(self.written.crash, printed if native else "") or ending.stack,
             self._began_at,
         )
+        stood = self._stood or _Stood(
+            raised_in or self.written.doing, max(0.0, over_at - (head[SINCE] or self._began)), None
+        )
         return Record(
             rank=self.launched.rank,
             host=self.host,
@@ -403,8 +430,9 @@ class Child:
                     stack=last,
                     within=within,
                     time=over_at - self._began,
-                    doing=raised_in or self.written.doing,
-                    doing_seconds=max(0.0, over_at - (head[SINCE] or self._began)),
+                    doing=stood.doing,
+                    doing_seconds=stood.seconds,
+                    busy=stood.busy,
                     group=int(head[GROUP]),
                     group_size=int(head[GROUP_SIZE]),
                     collectives=int(head[CALLS]),

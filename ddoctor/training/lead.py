@@ -22,11 +22,13 @@ from ddoctor.cluster.store import (
     key,
 )
 from ddoctor.evidence.run_history import RunHistory
+from ddoctor.evidence.section import Evidence
 from ddoctor.probing.sweep_request import SweepRequest
 from ddoctor.recorder.tape import COLLECTIVE
 from ddoctor.training.child import Child, NewChild
 from ddoctor.training.events import Events
 from ddoctor.training.messages import UNRECORDED, Now, Record, TurnOrder, Unrecorded
+from ddoctor.training.own_ranks import OwnRanks
 from ddoctor.training.reporting import Followers, host_tick
 from ddoctor.training.run import Run
 from ddoctor.training.warm_up import MOST, settled, warm_up
@@ -69,6 +71,8 @@ class Lead:
         """
         followers = Followers(self._store, self._turn, self._store.tick)
         watch = Watch(self._child, followers, steps, seconds, started)
+        if self._size == 1:
+            watch.own_ranks = OwnRanks(self._child.pid)
         return self._followed(watch, steps)
 
     def whole_run(
@@ -100,6 +104,7 @@ class Lead:
             limit=watch.limit,
             lost=self._lost,
             hang_states=watch.hang_states,
+            looked=watch.looked,
         )
 
     def again(
@@ -148,6 +153,10 @@ class Watch:
     whole: WholeRun | None = None
     """Follows the run to its end; then nothing stops the script."""
     end_hung: bool = False
+    own_ranks: OwnRanks | None = None
+    """Finds ranks that the script starts itself, as long as its first process takes no step."""
+    looked: Evidence | None = None
+    """What these were seen to do."""
     limit: str = ""
     hang_states: Mapping[int, Now] = field(default_factory=dict)
     warm_up: int = 0
@@ -230,10 +239,17 @@ class Watch:
                 self._end("no rank made progress", hung=True)
         elif self._stuck(moment):
             self._end("no rank made progress", hung=True)
+        elif self._looks():
+            self._end("the script starts its ranks itself")
         elif self._leaving(moment) > LEAVE_SECONDS:
             self._end("the script did not end after its last step")
         elif moment > self._deadline and not self._left_at:
             self._out_of_time(moment)
+
+    def _looks(self) -> bool:
+        if self.own_ranks is not None and not (self.child.over or self.child.done):
+            self.looked = self.own_ranks.look()
+        return self.looked is not None
 
     def _find_silent(self, moment: float) -> Iterator[int]:
         since, silence = moment, SILENT_SECONDS * self.followers.store.crowding

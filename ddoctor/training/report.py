@@ -85,6 +85,8 @@ def _some_steps(
     """Record some steps, try the fixes in control runs, and judge all of it."""
     with progress() as started:
         run = leader.run(int(options.steps), options.seconds, started)
+        if run.looked is not None:
+            return run, engine.examine(run.looked, "attach"), run.looked
         evidence = Evidence((*merge.sections(run), *reviewed))
         report = engine.examine(evidence, "run")
         changes = _changes(report, run, options.trials) if not leader.interrupted else ()

@@ -17,6 +17,7 @@ from statistics import fmean
 import msgspec
 
 from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.section import Evidence
 from ddoctor.recorder.recorded import Facts
 from ddoctor.recorder.tape import COUNT, Meeting, StepRow
 from ddoctor.training.messages import Now, Record
@@ -54,6 +55,8 @@ class Run:
 
     Ending the first rank unblocks the others.
     """
+    looked: Evidence | None = None
+    """What ranks were seen to do that the script starts itself, and nothing records."""
 
     @property
     def hung(self) -> bool:

@@ -11,7 +11,7 @@ from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.script import Script, SourceLine
 from ddoctor.evidence.section import Evidence
-from ddoctor.evidence.steps import Growth, MemoryOverTime
+from ddoctor.evidence.steps import Cache, Growth, MemoryOverTime
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
@@ -86,6 +86,36 @@ def test_the_line_that_keeps_something_of_each_step(findings: Findings) -> None:
     assert "train.py:40" not in finding.because
     (finding,) = findings(CAUSE, run(growth(leaking)), Script(files=("train.py",)))
     assert "may be the reason" not in finding.because
+
+
+def cached(added: int, hits: int, course: Course = leaking) -> MemoryOverTime:
+    """A process with a cache without a limit."""
+    cut = Cache(file="/home/u/store.py", line=17, function="Store.cut", added=added, hits=hits)
+    return run(replace(growth(course), caches=(cut,)))
+
+
+def test_a_cache_that_answers_nothing(findings: Findings) -> None:
+    # An epoch that has not ended makes no doubt of it.
+    loading = Loading(loaders=(loader_with(rank=0, batches=1000),))
+    (finding,) = findings(CAUSE, cached(1200, 3), memory(64 * GIB), loading)
+    assert finding.severity is Severity.WARNING
+    assert finding.confidence is Confidence.CERTAIN
+    assert (
+        "the cache of Store.cut (store.py:17) has no limit, and got 1200 entries in these steps, "
+        "but answered 3 calls"
+    ) in finding.because
+    assert "maxsize" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    ("added", "hits"),
+    # It answers many; it is full; it gets something now and then.
+    [(1200, 5000), (0, 0), (7, 0)],
+)
+def test_a_cache_that_is_of_use(findings: Findings, added: int, hits: int) -> None:
+    (finding,) = findings(CAUSE, cached(added, hits))
+    assert "Store.cut" not in finding.because
+    assert findings(CAUSE, cached(added, hits, sound)) == ()
 
 
 def test_workers_that_grow(findings: Findings) -> None:

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.live_look import block, in_collective, look, moving
-from tests.training_run import user
+from tests.training_run import ENGINE, ending, run, user
 
 CAUSE = "late-rank-timeout"
 TOKENS = user(20, "tokens = [encode(text) for text in texts]", "prepare")
@@ -62,3 +64,48 @@ def test_a_loop_that_may_not_end(findings: Findings, loops: list[str], asked: bo
 )
 def test_quiet(findings: Findings, live: LiveLook) -> None:
     assert findings(CAUSE, live) == ()
+
+
+WAITED = ending(
+    0,
+    "interrupted",
+    doing="DDP's gradient reduction",
+    doing_seconds=60.0,
+    busy=False,
+    stack=(user(43), ENGINE),
+)
+SEARCHING = ending(
+    1,
+    "interrupted",
+    doing="rest",
+    doing_seconds=60.0,
+    busy=True,
+    stack=(user(50), user(21, "better = improve(value)", "root")),
+    within=(block(20, 30, "while True:"),),
+)
+
+
+def test_work_that_somebody_interrupted(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run(WAITED, SEARCHING))
+    assert finding.severity is Severity.WARNING
+    assert finding.where.ranks == (1,)
+    assert (
+        "rank 1 (pid 101 on a) had worked at train.py:21 in root (`better = improve(value)`) for "
+        "60 s when the run was interrupted; rank 0 waited in DDP's gradient reduction"
+    ) in finding.because
+    assert "while True:" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        # It moved until then; all worked; all waited; it slept; the run was not interrupted.
+        run(replace(WAITED, busy=None), SEARCHING),
+        run(replace(SEARCHING, rank=0), SEARCHING),
+        run(WAITED, replace(WAITED, rank=1)),
+        run(WAITED, replace(SEARCHING, busy=False)),
+        run(replace(WAITED, outcome="failed"), SEARCHING),
+    ],
+)
+def test_quiet_on_other_ends(findings: Findings, section: TrainingRun) -> None:
+    assert findings(CAUSE, section) == ()

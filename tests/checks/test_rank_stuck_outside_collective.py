@@ -9,6 +9,7 @@ from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.evidence.training import RankEnding
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
@@ -173,6 +174,43 @@ def test_quiet_on_a_run_that_did_not_hang(findings: Findings, outcome: str) -> N
 
 def test_quiet_where_nothing_is_known_of_a_hung_rank(findings: Findings) -> None:
     assert findings(CAUSE, run(WAITING, ending(1, "hung"))) == ()
+
+
+def test_a_rank_that_stood_until_somebody_interrupted_the_run(findings: Findings) -> None:
+    stood = {"doing_seconds": 60.0, "busy": False}
+    waited = ending(0, "interrupted", doing="barrier", stack=(user(9), ENGINE), **stood)
+    reading = ending(1, "interrupted", doing="rest", stack=(user(30, "read()"),), **stood)
+    (finding,) = findings(CAUSE, run(waited, reading))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert finding.where.ranks == (1,)
+    assert "was stuck at train.py:30 in main (`read()`) for 60 s" in finding.because
+    for other in (
+        msgspec.structs.replace(waited, busy=None),
+        msgspec.structs.replace(waited, outcome="killed"),
+    ):
+        assert findings(CAUSE, run(other, reading)) == ()
+    assert findings(CAUSE, run(waited, msgspec.structs.replace(reading, busy=True))) == ()
+
+
+GETS = (
+    user(56, "return self.items.get()", "next"),
+    library("../queue.py", 171, "get"),
+    library("../threading.py", 327, "wait"),
+)
+
+
+@pytest.mark.parametrize(
+    ("rank", "sections", "ended"), [(1, 1, False), (0, 1, True), (2, 1, True), (0, 0, False)]
+)
+def test_a_queue_whose_thread_has_ended(
+    findings: Findings, rank: int, sections: int, ended: bool
+) -> None:
+    alive = ScriptThread(rank=rank, place=user(70, "items.put(one)", "fill"), cpus=0.0, seconds=9.0)
+    threads = [ScriptThreads(host="node-0", threads=(alive,))] * sections
+    live = look(in_reduction(0), standing(1, "rest", *GETS))
+    (finding,) = findings(CAUSE, live, *threads)
+    assert "waiting for a queue that another thread fills" in finding.because
+    assert ("the one that fills it has ended" in finding.because) is ended
 
 
 KEY = user(45, 'store.wait(["ready"])', "train")

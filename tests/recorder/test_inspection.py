@@ -179,3 +179,42 @@ def test_what_was_updated_has_had_a_gradient_in_another_step(record: Record) -> 
     (wrapper,) = record(ROUTED, stop_at=45).known.wrappers
     assert wrapper.unused == ("never.weight", "never.bias")
     assert set(wrapper.sometimes_unused) >= {"rare.weight", "rare.bias"}
+
+
+CACHED = """
+    import functools
+    import torch
+    from torch import nn
+
+    class Store:
+        @functools.lru_cache(maxsize=None)
+        def cut(self, start):
+            return torch.ones(100) * start
+
+        @functools.lru_cache(maxsize=64)
+        def limited(self, start):
+            return start
+
+    @functools.cache
+    def usual(number):
+        return number
+
+    store, model = Store(), nn.Linear(100, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(40):
+        store.limited(step), usual(step % 4)
+        model(store.cut(step)).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+
+def test_caches_without_a_limit(record: Record) -> None:
+    ran = record(CACHED, stop_at=35)
+    assert ran.exit_code == 0, ran.stderr
+    grown = {one.function: one for one in ran.known.growth.caches}
+    assert list(grown) == ["Store.cut", "usual"][: len(grown)]
+    assert grown["Store.cut"].added >= 30
+    assert grown["Store.cut"].hits == 0
+    assert grown["Store.cut"].line == 7
+    assert "usual" not in grown or grown["usual"].hits >= 30

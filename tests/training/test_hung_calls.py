@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
+
 import pytest
 
 from ddoctor.evidence.training import TrainingRun
@@ -72,3 +76,49 @@ def test_calls_that_belong_together(training: MakeTraining) -> None:
     assert trained.alarms == []
     (run,) = trained.evidence.all(TrainingRun)
     assert {one.outcome for one in run.ranks} == {"stopped"}
+
+
+SEARCHES = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    model = DistributedDataParallel(nn.Linear(64, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def root(value, tolerance):
+        while True:
+            better = (value + 2 / value) / 2
+            if abs(better - value) < tolerance:
+                return better
+            value = better
+
+    for step in range(40):
+        loss = model(torch.randn(8, 64)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if step == 20 and rank == 1:
+            print("searches", flush=True)
+            root(3.0, 0.0)
+"""
+
+
+@pytest.mark.ward
+def test_work_without_end_that_somebody_interrupts(training: MakeTraining) -> None:
+    script = training(SEARCHES)
+    with script.started(*script.under("--no-prove", "--steps=10000")) as process:
+        assert process.stdout is not None
+        assert "searches\n" in process.stdout
+        # It has stood for longer than what counts, when somebody has had enough of it.
+        time.sleep(45)
+        os.kill(process.pid, signal.SIGINT)
+        trained = script.outcome(process)
+    assert trained.first["cause"] == "late-rank-timeout"
+    assert trained.first["where"]["ranks"] == [1]
+    assert "in root" in trained.first["because"]
+    assert "while True:" in trained.first["fixes"][0]["paste"]

@@ -1,0 +1,71 @@
+"""Ranks that a script starts itself, say by ``mp.spawn``: they are looked at from outside.
+
+The recorder is in the process that ddoctor starts. In such a script that process takes no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from ddoctor import console
+from ddoctor.errors import DoctorError
+
+if TYPE_CHECKING:
+    from ddoctor.evidence.section import Evidence
+    from ddoctor.live.rank_processes import RankProcess
+
+AGAIN_SECONDS = 5.0
+"""Between two searches of the host's processes."""
+TRAINED_SECONDS = 20.0
+"""So long after their connections were seen, the first steps and imports are over."""
+
+
+class OwnRanks:
+    """The ranks below one process."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._next, self._since = 0.0, 0.0
+
+    def look(self) -> Evidence | None:
+        """Sample them as ``ddoctor attach`` does, once they have trained for a while.
+
+        None: it was not yet time, there are none, or they cannot be sampled.
+        """
+        moment = perf_counter()
+        if moment < self._next:
+            return None
+        self._next = moment + AGAIN_SECONDS
+        rows = self._found()
+        if len(rows) < 2:
+            self._since = 0.0
+            return None
+        if not self._since:
+            self._since = moment
+            console.say(
+                f"ddoctor: the script starts {len(rows)} ranks itself, so ddoctor looks at them "
+                "from outside; under torchrun it records their steps"
+            )
+        if moment - self._since < TRAINED_SECONDS:
+            return None
+        with suppress(DoctorError):
+            return _sampled(rows)
+        return None
+
+    def _found(self) -> Sequence[RankProcess]:
+        from ddoctor.live import rank_processes
+
+        with suppress(DoctorError):
+            return [one for one in rank_processes.named([self._pid]).ranks if one.first]
+        return ()
+
+
+def _sampled(rows: Sequence[RankProcess]) -> Evidence:
+    from ddoctor.live import attach
+    from ddoctor.live.sampling_rate import SamplingRate
+
+    *_, last = attach.observe(rows, SamplingRate(rows), attach.SamplingOptions())
+    return last
