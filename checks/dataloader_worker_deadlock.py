@@ -10,6 +10,8 @@ To fix it, start workers with ``spawn``, give each worker one thread, and set ``
 DataLoader.
 """
 
+# Above 150 lines: recorded and live runs, with workers that are blocked, held or gone.
+
 from __future__ import annotations
 
 import re
@@ -54,13 +56,14 @@ def _stuck(rank: LiveRankState, live: LiveState) -> Finding:
     held = [worker for worker in rank.seen.workers if worker.state in HELD]
     first = next(iter(held or stuck), None)
     because = f"{rank.who} waits for a batch {rank.where}"
+    alone = len(rank.seen.workers) == 1
     if held:
         several = f"{len(held)} of its {len(rank.seen.workers)} workers are"
-        its = f"its worker (pid {held[0].pid}) is" if len(rank.seen.workers) == 1 else several
+        its = f"its worker (pid {held[0].pid}) is" if alone else several
         because += f", and {its} {HELD[held[0].state]}"
     elif first is not None:
         several = f"{len(stuck)} of its {len(rank.seen.workers)} workers are stuck"
-        its = f"its worker (pid {first.pid}) is stuck" if len(rank.seen.workers) == 1 else several
+        its = f"its worker (pid {first.pid}) is stuck" if alone else several
         because += f", and {its}{endings.at(first.line)}{endings.quoted(first.line)}"
     elif rank.seen.workers:
         because += ", and none of its workers delivers one"

@@ -47,7 +47,7 @@ HOLDERS = {
 TOLD = ("desync", "collective-mismatch", "main-first", "saving")
 
 OF_A_QUEUE = "for a queue that another thread fills"
-_NO_THREAD = ", and no other thread of it runs code of the script: the one that fills it has ended"
+_NO_THREAD = ", and no other thread of it runs code of the script: what filled it has ended"
 
 # Why a thread blocks in a file of the standard library, or of a common package.
 BLOCKS_IN = {

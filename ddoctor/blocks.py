@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.frames import OF_A_RANK, Block, Frame
 from ddoctor.evidence.source_text import syntax_tree
 from ddoctor.loop_exits import Loop, decides
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Node = ast.If | Loop | Function
+CHOOSES = re.compile(r"==|!=|\bif\b|\bnot\b|\bis_|\bin\b")
+"""What makes a value differ by that: ``rank == 0``, ``Writer() if rank == 0 else None``."""
 
 
 def parsed(lines: Sequence[str]) -> Sequence[Node]:
@@ -35,7 +38,21 @@ def around(frame: Frame, nodes: Sequence[Node], lines: Sequence[str]) -> Iterato
                 function=frame.function,
                 loop=isinstance(node, Loop),
                 decides=isinstance(node, Loop) and decides(node),
+                of_rank=isinstance(node, ast.If) and _by_the_rank(node.test, lines),
                 text=text,
                 line=node.lineno,
                 end=node.end_lineno or last,
             )
+
+
+def _by_the_rank(test: ast.expr, lines: Sequence[str]) -> bool:
+    """Whether a branch asks for a rank, or for a value that a line of the file sets by it."""
+    if OF_A_RANK.search(ast.unparse(test)):
+        return True
+    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+    names |= {node.attr for node in ast.walk(test) if isinstance(node, ast.Attribute)}
+    given = re.compile(
+        rf"\s*(?:self\.)?(?:{'|'.join(map(re.escape, names))})\s*(?::[^=]+)?=([^=].*)"
+    )
+    values = (found[1] for line in lines if (found := given.match(line))) if names else ()
+    return any(OF_A_RANK.search(value) and CHOOSES.search(value) for value in values)

@@ -264,7 +264,7 @@ def on_workers(one: RankEnding, loading: Loading | None) -> bool:
 
 
 def awaited(run: TrainingRun) -> tuple[RankEnding, ...]:
-    """The ranks that the others waited for when somebody interrupted a run that stood still.
+    """The ranks that the others waited for when a user interrupted a run that stood still.
 
     Empty: it moved, or no rank was elsewhere.
     """

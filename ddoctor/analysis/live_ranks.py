@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ddoctor.analysis import endings, gpu_lines
-from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.frames import OF_A_RANK, Block, Frame
 from ddoctor.evidence.live import Activity, LiveRank
 from ddoctor.evidence.steps import PHASES
 from ddoctor.models import Fix, Observation
@@ -260,17 +260,14 @@ def _users(rank: LiveRankState) -> Iterator[Frame]:
 
 
 DISTRIBUTED = "torch/distributed/"
-# How scripts and frameworks (accelerate, transformers, Lightning) test for a rank.
-OF_A_RANK = re.compile(
-    r"\brank\b|_rank\b|get_rank\(|is_\w*main|is_master|is_\w*process_zero|is_global_zero|is_rank"
-)
 # Within one line.
 DECIDES = re.compile(r"\b(?:if|and|or)\b")
 
 
 def asks_for_a_rank(block: Block) -> bool:
     """Whether it is a branch for certain ranks, by their number."""
-    return not block.loop and OF_A_RANK.search(block.text) is not None
+    # In older bundles, only its text tells.
+    return not block.loop and (block.of_rank or OF_A_RANK.search(block.text) is not None)
 
 
 def collects_by_itself(met: Activity) -> bool:

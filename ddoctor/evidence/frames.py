@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from ddoctor.evidence.section import Part
 
 
@@ -34,6 +36,12 @@ class Origin(Part, frozen=True, kw_only=True):
     """Whether it takes the next batch: from a loader or an iterator."""
 
 
+OF_A_RANK = re.compile(
+    r"\brank\b|_rank\b|get_rank\(|is_\w*main|is_master|is_\w*process_zero|is_global_zero|is_rank"
+)
+"""How scripts and frameworks (accelerate, transformers, Lightning) test for a rank."""
+
+
 class Block(Part, frozen=True, kw_only=True):
     """A loop or a branch of the user's code that contains a frame."""
 
@@ -46,3 +54,5 @@ class Block(Part, frozen=True, kw_only=True):
     end: int
     decides: bool = False
     """Of a loop: whether a test of something else than a counter may end it early."""
+    of_rank: bool = False
+    """Of a branch: whether it asks for a rank, or for a value that its file sets by the rank."""

@@ -295,7 +295,7 @@ class Growth(Part, frozen=True, kw_only=True):
     keeps: tuple[Frame, ...] = ()
     """Statements of the loop that store a loss with its graph, where such tensors have grown."""
     caches: tuple[Cache, ...] = ()
-    """Caches without a limit that grew in the process itself, the one that grew most first."""
+    """Caches without a limit that grew in the process itself, by growth."""
     graph_depth: int | None = None
     """Longest chain of additions in such a graph. Residual connections are chains, too."""
     graph_depth_before: int | None = None

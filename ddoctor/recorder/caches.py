@@ -20,7 +20,7 @@ def sizes() -> Sizes:
 
 
 def grown(before: Sizes) -> tuple[Cache, ...]:
-    """The caches with more entries than ``before``, the one that grew most first."""
+    """The caches with more entries than ``before``, by growth."""
     found = []
     for one in _unlimited() or ():
         entries, hits = _size(one)

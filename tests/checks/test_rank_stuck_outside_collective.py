@@ -210,7 +210,7 @@ def test_a_queue_whose_thread_has_ended(
     live = look(in_reduction(0), standing(1, "rest", *GETS))
     (finding,) = findings(CAUSE, live, *threads)
     assert "waiting for a queue that another thread fills" in finding.because
-    assert ("the one that fills it has ended" in finding.because) is ended
+    assert ("what filled it has ended" in finding.because) is ended
 
 
 KEY = user(45, 'store.wait(["ready"])', "train")

@@ -75,6 +75,38 @@ def test_loops_and_branches_with_their_text(source: Source) -> None:
     assert (branch.text, branch.loop, branch.end) == ("if rank == 0:", False, 7)
 
 
+ASKS = """\
+rank = dist.get_rank()
+master_process = rank == 0
+writer: Writer | None = Writer() if rank == 0 else None
+device = f"cuda:{rank}"
+self.log = None if not accelerator.is_main_process else Log()
+while step:
+    if TEST:
+        gather()
+"""
+
+
+@pytest.mark.parametrize(
+    ("test", "asks"),
+    [
+        ("rank == 0", True),
+        ("master_process and step % 10 == 0", True),
+        ("writer is not None", True),
+        ("self.log", True),
+        ("trainer.log is not None", True),
+        ("step % 10 == 0", False),
+        ("device.type == 'cuda'", False),
+        ("best is not None", False),
+    ],
+)
+def test_branches_for_certain_ranks(source: Source, test: str, asks: bool) -> None:
+    Path("ask.py").write_text(ASKS.replace("TEST", test))
+    os.utime("ask.py", (0, 0))
+    _, branch = source.blocks([user(8, file="ask.py")])
+    assert branch.of_rank is asks
+
+
 def test_of_all_the_users_frames_the_innermost_last(source: Source) -> None:
     stack = [user(10, file="train.py"), library("torch/x.py", 3, "f"), user(9, file="train.py")]
     assert [one.line for one in source.blocks(stack)] == [2, 2, 3, 8]

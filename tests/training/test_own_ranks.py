@@ -56,7 +56,7 @@ def test_a_queue_that_nothing_fills(training: MakeTraining) -> None:
     assert trained.first["cause"] == "rank-stuck-outside-collective"
     assert trained.first["where"]["ranks"] == [1]
     assert "train.py:23 in train (`batch = batches.get()`)" in trained.first["because"]
-    assert "the one that fills it has ended" in trained.first["because"]
+    assert "what filled it has ended" in trained.first["because"]
     assert trained.exit_code == 1
     assert trained.left == []
 
