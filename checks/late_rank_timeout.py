@@ -81,7 +81,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def until_interrupted(run: TrainingRun) -> Iterator[Finding]:
+def until_the_end(run: TrainingRun) -> Iterator[Finding]:
     for rank in endings.awaited(run):
         if not rank.busy:
             continue
@@ -90,7 +90,7 @@ def until_interrupted(run: TrainingRun) -> Iterator[Finding]:
             confidence=Confidence.LIKELY,
             because=(
                 f"{endings.who(rank)} had worked {endings.stood(rank)}{endings.quoted(rank.place)} "
-                f"for {rank.doing_seconds:.0f} s when the run was interrupted"
+                f"for {rank.doing_seconds:.0f} s when the run was ended"
                 f"{endings.others(run, endings.awaited(run))}"
             ),
             evidence=(Observation(name="steps done", value=rank.steps),),

@@ -97,11 +97,11 @@ def from_training(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
         yield _in_training(run, place, rows, held)
 
 
-def until_interrupted(run: TrainingRun) -> Iterator[Finding]:
+def until_the_end(run: TrainingRun) -> Iterator[Finding]:
     for one in endings.awaited(run):
         if not one.busy:
             found = _in_training(run, endings.stood(one), [one], endings.awaited(run))
-            # Who interrupts a run may not have waited for long enough.
+            # It may not have waited for long enough.
             yield replace(found, severity=Severity.WARNING, confidence=Confidence.LIKELY)
 
 

@@ -13,6 +13,7 @@ from ddoctor.evidence.training import TRACEBACK, RankEnding, TrainingRun
 from ddoctor.models import Confidence
 
 MOST_CALLERS = 3
+ENDED = ("interrupted", "stopped")
 MOST_QUOTED = 80
 """Characters of a line."""
 # torch/utils/data/dataloader.py: where the main process takes a batch from the workers' queue.
@@ -264,11 +265,11 @@ def on_workers(one: RankEnding, loading: Loading | None) -> bool:
 
 
 def awaited(run: TrainingRun) -> tuple[RankEnding, ...]:
-    """The ranks that the others waited for when a user interrupted a run that stood still.
+    """The ranks that the others waited for when a run that stood still was ended.
 
     Empty: it moved, or no rank was elsewhere.
     """
-    stood = [one for one in run.ranks if one.outcome == "interrupted" and one.busy is not None]
+    stood = [one for one in run.ranks if one.outcome in ENDED and one.busy is not None]
     if len(stood) < len(run.ranks):
         return ()
     apart = tuple(one for one in stood if not one.waits)

@@ -79,7 +79,7 @@ class RankEnding(Part, frozen=True, kw_only=True):
     doing_seconds: float = 0.0
     """Seconds in that phase."""
     busy: bool | None = None
-    """Whether it used a CPU there, if it had stood for long when it was interrupted; None: else."""
+    """Whether it used a CPU there, if it had stood there for long at its end; None: it had not."""
     group: int = 0
     """Process group of that collective, by a number that its ranks compute alike; 0: all ranks."""
     group_size: int = 0

@@ -49,7 +49,7 @@ FORWARDED = (*interruption.ENDING, signal.SIGUSR1, signal.SIGUSR2)
 # After SIGTERM, a script may save a checkpoint; torchrun gives it 30 s.
 GRACE_SECONDS = 10.0
 HELPERS_SECONDS = 1.0
-# What a user interrupts earlier has not stood still.
+# What ends earlier has not stood still.
 STOOD_SECONDS, STOOD_STEPS = 30.0, 3.0
 # To read a stack takes less, on a host whose CPUs wait.
 READ_SECONDS = 2.0
@@ -103,7 +103,7 @@ class Child:
         self.stack: tuple[Frame, ...] = ()
         self._busy = False
         self._stood: _Stood | None = None
-        """Where it had stood for long when that signal came."""
+        """Where it had stood for long when it was to end."""
         self._stderr = stderr.forwarded()
         try:
             self._process = subprocess.Popen(
@@ -274,17 +274,20 @@ class Child:
         """Forward a signal to the script."""
         if number in interruption.ENDING and not self.interrupted:
             self.interrupted_at = perf_counter()
-            self._read_place()
+            if self._stands():
+                self.stack = stacks.sampled(self.pid)
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    def _read_place(self) -> None:
-        """Keep where the script has stood for longer than any step took, before it must leave."""
+    def _stands(self) -> bool:
+        """Whether it has stood for longer than any step took; then that is kept."""
         seconds = perf_counter() - (self.written.tape.head[SINCE] or self._began)
         longest = max(self.step_times(), default=0.0)
-        if not (self.whole or self.over) and seconds > max(STOOD_SECONDS, STOOD_STEPS * longest):
+        # What it does after its last step may take long.
+        trains = not (self.whole or self.over or self.leaving)
+        if trains and seconds > max(STOOD_SECONDS, STOOD_STEPS * longest):
             self._stood = _Stood(self.written.doing, seconds, self._busy)
-            self.stack = stacks.sampled(self.pid)
+        return self._stood is not None
 
     def pause(self) -> None:
         """Stop the script with this process, as Ctrl-Z does, until that is continued."""
@@ -314,6 +317,7 @@ class Child:
             self.ended_by_us = True
             ending = self.written.ending or Ending()
             if sample and not ending.stack:
+                self._stands()
                 self.stack = stacks.sampled(self.pid)
             if sample:
                 self.written.ask_for_facts(lambda: self.over)

@@ -91,7 +91,7 @@ def test_work_that_somebody_interrupted(findings: Findings) -> None:
     assert finding.where.ranks == (1,)
     assert (
         "rank 1 (pid 101 on a) had worked at train.py:21 in root (`better = improve(value)`) for "
-        "60 s when the run was interrupted; rank 0 waited in DDP's gradient reduction"
+        "60 s when the run was ended; rank 0 waited in DDP's gradient reduction"
     ) in finding.because
     assert "while True:" in finding.fixes[0].paste
 
