@@ -139,6 +139,10 @@ def _verified(fix: Fix, tried: ControlArm | Trial) -> Fix:
     return replace(fix, verified=verified)
 
 
+def _turns(turns: Sequence[TrialTurn]) -> str:
+    return " and ".join(f"{one.seconds:.3g}" for one in turns if one.seconds is not None)
+
+
 def _no_gain(tried: ControlArm | Trial) -> str:
     if isinstance(tried, ControlArm):
         failed, before = tried.failure, f"all-reduce {tried.before:.3g} GB/s"
@@ -147,6 +151,11 @@ def _no_gain(tried: ControlArm | Trial) -> str:
         before = f"{tried.before:.3g} s/step" if tried.before is not None else "no figure"
     if failed:
         return f"tried here, and it did not work: {failed}"
+    if isinstance(tried, Trial) and tried.varies:
+        return (
+            "tried here, and the runs differ too much to tell: "
+            f"{_turns(tried.without)} s/step without it, {_turns(tried.with_it)} with it"
+        )
     return f"tried here, no clear gain: {before} without it, {tried.after:.3g} with it"
 
 

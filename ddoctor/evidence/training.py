@@ -391,6 +391,13 @@ class Trial(Part, frozen=True, kw_only=True):
         worst = max(one.seconds or 0.0 for one in self.with_it)
         return best is None or worst * GAIN < best
 
+    @property
+    def varies(self) -> bool:
+        """Whether it is faster in the median, and not in each turn."""
+        if self.before is None or self.after is None or self.gained:
+            return False
+        return self.after * GAIN < self.before
+
 
 class Trials(RunSection, frozen=True, kw_only=True):
     """All changes of the script's settings that were tried."""
