@@ -18,8 +18,9 @@ from statistics import median
 from ddoctor.analysis import live_collectives, live_cost
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.framework_words import FrameworkWords
-from ddoctor.analysis.live_ranks import shares
+from ddoctor.analysis.live_ranks import FOR_OTHERS, IN_ENGINE, shares
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.loop_work import BACKWARD, FORWARD, HOOKS
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
@@ -31,6 +32,8 @@ EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 NOTE_SHARE = 0.02
 # What counts as a slowdown (docs/decisions.md): below it, control runs show no clear gain.
 WARNING_SHARE = 0.1
+# At the end of the backward pass, DDP has all ranks meet.
+OF_PASSES = (FORWARD, BACKWARD, HOOKS, IN_ENGINE, *FOR_OTHERS)
 
 
 def costly(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> Iterator[Finding]:
@@ -89,10 +92,13 @@ def costly(wrapping: Wrapping, steps: Steps, words: FrameworkWords) -> Iterator[
 def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
     """By the samples in DDP's broadcast."""
     found = live_collectives.of_buffers(live)
-    # Ranks also wait there for others, which then compute meanwhile.
-    if found is None or not live.together:
+    if found is None:
         return
     share = found.share
+    # Ranks also wait there for those that come late from what they do between two passes.
+    between = max(one.share(lambda row: row.name not in OF_PASSES) for one in live.ranks)
+    if not live.together and between > share / 2:
+        return
     yield Finding(
         severity=live_cost.severity(share),
         confidence=Confidence.LIKELY,

@@ -154,7 +154,7 @@ class Watch:
     """Follows the run to its end; then nothing stops the script."""
     end_hung: bool = False
     own_ranks: OwnRanks | None = None
-    """Finds ranks that the script starts itself, as long as its first process takes no step."""
+    """Finds ranks that the script starts itself, besides its first process or as that."""
     looked: Evidence | None = None
     """What these were seen to do."""
     limit: str = ""
@@ -247,7 +247,7 @@ class Watch:
             self._out_of_time(moment)
 
     def _looks(self) -> bool:
-        if self.own_ranks is not None and not (self.child.over or self.child.done):
+        if self.own_ranks is not None and self._stop_at is None and not self.child.over:
             self.looked = self.own_ranks.look()
         return self.looked is not None
 
@@ -275,7 +275,9 @@ class Watch:
         done = self.child.done
         self.started(f"step {done}" if done else "waiting for the first step")
         first = warm_up(times, self.steps)
-        if first is None:
+        own = self.own_ranks
+        # The others would wait for a rank that stops.
+        if first is None or (own is not None and (own.seen or own.found())):
             return
         self.warm_up = first
         self._stop(max(first + self.steps, self._ahead()))

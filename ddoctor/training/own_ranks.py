@@ -1,6 +1,7 @@
-"""Ranks that a script starts itself, say by ``mp.spawn``: they are looked at from outside.
+"""Ranks that a script starts itself, say by ``mp.spawn`` or Lightning: they are looked at from
+outside.
 
-The recorder is in the process that ddoctor starts. In such a script that process takes no step.
+The recorder is in the process that ddoctor starts: the first of these ranks, or none of them.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from ddoctor.evidence.section import Evidence
     from ddoctor.live.rank_processes import RankProcess
 
-AGAIN_SECONDS = 5.0
-"""Between two searches of the host's processes."""
+AGAIN_SECONDS, MOST_SECONDS = 5.0, 60.0
+"""Between two searches of the host's processes: at first, and at most."""
 TRAINED_SECONDS = 20.0
 """So long after their connections were seen, the first steps and imports are over."""
 
@@ -29,6 +30,25 @@ class OwnRanks:
     def __init__(self, pid: int) -> None:
         self._pid = pid
         self._next, self._since = 0.0, 0.0
+        self._began = perf_counter()
+
+    @property
+    def seen(self) -> bool:
+        """Whether there were any when they were last searched for."""
+        return self._since > 0
+
+    def found(self) -> bool:
+        """Whether there are any now, connected with each other."""
+        if len(rows := self._rows()) < 2:
+            self._since = 0.0
+            return False
+        if not self._since:
+            self._since = perf_counter()
+            console.say(
+                f"ddoctor: the script starts {len(rows)} ranks itself, so ddoctor looks at them "
+                "from outside; under torchrun it records their steps"
+            )
+        return True
 
     def look(self) -> Evidence | None:
         """Sample them as ``ddoctor attach`` does, once they have trained for a while.
@@ -38,24 +58,15 @@ class OwnRanks:
         moment = perf_counter()
         if moment < self._next:
             return None
-        self._next = moment + AGAIN_SECONDS
-        rows = self._found()
-        if len(rows) < 2:
-            self._since = 0.0
-            return None
-        if not self._since:
-            self._since = moment
-            console.say(
-                f"ddoctor: the script starts {len(rows)} ranks itself, so ddoctor looks at them "
-                "from outside; under torchrun it records their steps"
-            )
-        if moment - self._since < TRAINED_SECONDS:
+        apart = AGAIN_SECONDS if self.seen else min(moment - self._began, MOST_SECONDS)
+        self._next = moment + max(AGAIN_SECONDS, apart)
+        if not self.found() or moment - self._since < TRAINED_SECONDS:
             return None
         with suppress(DoctorError):
-            return _sampled(rows)
+            return _sampled(self._rows())
         return None
 
-    def _found(self) -> Sequence[RankProcess]:
+    def _rows(self) -> Sequence[RankProcess]:
         from ddoctor.live import rank_processes
 
         with suppress(DoctorError):

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -115,11 +116,20 @@ def test_the_largest_buffer_is_named(findings: Findings) -> None:
     assert "vectors" not in finding.because
 
 
-def test_a_live_run(findings: Findings) -> None:
-    live = look(*(exchanging(rank, 65, "_sync_buffers", LINE) for rank in (0, 1)))
+@pytest.mark.parametrize("samples", [65, 25])
+def test_a_live_run(findings: Findings, samples: int) -> None:
+    live = look(*(exchanging(rank, samples, "_sync_buffers", LINE) for rank in (0, 1)))
     (finding,) = findings(CAUSE, live)
     assert finding.severity is Severity.WARNING
     assert "broadcast_buffers=False" in finding.fixes[0].paste
+
+
+def in_turns(number: int) -> LiveRank:
+    """A rank that waits there for as long as the other one loads, and then the other way round."""
+    rank = exchanging(number, 40, "_sync_buffers", LINE)
+    loads = Activity(name="loader", samples=30, visits=20, calls=(LINE,))
+    passes = [replace(one, samples=15) for one in rank.activities[1:]]
+    return replace(rank, activities=(rank.activities[0], loads, *passes))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +137,7 @@ def test_a_live_run(findings: Findings) -> None:
     [
         look(*(exchanging(rank, 65, "all_reduce", LINE) for rank in (0, 1))),
         look(*(exchanging(rank, 6, "_sync_buffers", LINE) for rank in (0, 1))),
-        look(*(exchanging(rank, 40, "_sync_buffers", LINE) for rank in (0, 1))),
+        look(in_turns(0), in_turns(1)),
         look(exchanging(0, 65, "_sync_buffers", LINE), moving(1)),
         look(exchanging(0, 65, "_sync_buffers", LINE)),
     ],
