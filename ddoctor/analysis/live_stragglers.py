@@ -143,7 +143,8 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     at_it = least.share(lambda row: row.name == activity and found.line in row.calls)
     apart = at_it if found.apart else 0.0
     alone = more.get(activity, 0.0) >= lost and apart >= max(live_cost.TOLD, lost / 2)
-    if least.waiting > WAITS_LESS * usual and not alone:
+    private = _private(others, least) - median(_private([least], one) for one in others)
+    if least.waiting > WAITS_LESS * usual and not alone and private < lost:
         return None
     if found.share < lost / 2:
         return replace(found, activity=IN_ENGINE)
@@ -194,6 +195,15 @@ def _next_to_the_others(every: Sequence[LiveRankState]) -> LiveStraggler | None:
         return None
     lost = min(extra / 2, BELOW_SURE)
     return _late(late, others, activity, lost=lost, share=extra, hidden=True)
+
+
+def _private(others: Sequence[LiveRankState], late: LiveRankState) -> float:
+    """The share of the time, 0 to 1, outside the model at lines that the others hardly run.
+
+    What a callback does may be of several activities: it saves, reads back, and logs.
+    """
+    model = (*FOR_OTHERS, *IN_MODEL, IN_ENGINE)
+    return late.share(lambda row: row.name not in model and bool(_own(others, late, row.calls)))
 
 
 def _outside_the_model(one: LiveRankState) -> Mapping[str, float]:
