@@ -23,6 +23,7 @@ SPAWNS = """
 
     def train(rank, how, port):
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+        torch.set_num_threads(1)
         dist.init_process_group("gloo", rank=rank, world_size=2)
         model = DistributedDataParallel(nn.Sequential(nn.Linear(256, 512), nn.Linear(512, 8)))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

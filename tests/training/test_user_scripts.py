@@ -55,7 +55,8 @@ def test_the_launcher_is_killed(training: MakeTraining) -> None:
 @pytest.mark.ward
 def test_ranks_that_the_script_starts_itself_are_looked_at(training: MakeTraining) -> None:
     script = training(
-        f"{HEAD}inner = 'inner' in sys.argv\n"
+        f"{HEAD}torch.set_num_threads(1)\n"
+        "inner = 'inner' in sys.argv\n"
         "if not inner: other = subprocess.Popen([sys.executable, __file__, 'inner'])\n"
         "where = os.path.abspath('meeting')\n"
         "torch.distributed.init_process_group(\n"
