@@ -60,7 +60,7 @@ class Played:
             self.moment += self._pauses.pop(0)[1]
         self.moment += tick
 
-    def end(self, *, sample: bool) -> None:
+    def end(self, *, sample: bool, tick: float) -> None:
         self.ended_at = self.moment
 
 
