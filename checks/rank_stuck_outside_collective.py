@@ -67,7 +67,8 @@ BLOCKS_IN = {
 }
 
 # torch's stores have no frames: the user's own line tells.
-OF_A_STORE = re.compile(r"store\.(?:wait|get|multi_get)\(", re.IGNORECASE)
+OF_A_STORE = "for a key of the store that no rank has set"
+ASKS_A_STORE = re.compile(r"store\.(?:wait|get|multi_get)\(", re.IGNORECASE)
 
 
 def from_probes(probe_runs: ProbeRuns) -> Iterator[Finding]:
@@ -151,7 +152,7 @@ def in_a_live_run(
     apart = held or [rank for rank in live.ranks if not rank.waits and rank.doing != "loader-wait"]
     # If all ranks are stuck outside collectives, the culprit is unknown; unseen ranks wait. A key
     # that all of them wait for comes from none.
-    some = len(apart) < len(live.ranks) or not live.whole or all(_wants_a_key(r) for r in apart)
+    some = len(apart) < len(live.ranks) or not live.whole or all(map(_wants_a_key, apart))
     if not held and not (live.hung and some):
         return
     alive = {one.rank for section in script_threads or () for one in section.threads}
@@ -308,21 +309,19 @@ def _repair(stack: str) -> Fix:
     )
 
 
-def _wants_a_key(rank: LiveRankState) -> bool:
-    return rank.line is not None and OF_A_STORE.search(rank.line.text) is not None
-
-
 def _for_what(stack: Sequence[Frame]) -> str:
-    """The reason that the innermost library frame shows; empty: none."""
+    """The reason that the innermost library frames show, or the line itself; empty: none."""
     inner = list(takewhile(lambda frame: not frame.of_user, reversed(stack)))
-    reasons = [BLOCKS_IN.get(frame.file.rpartition("/")[2]) for frame in inner]
-    if OF_A_QUEUE in reasons:
-        return f"waiting {OF_A_QUEUE}"
-    if found := next(filter(None, reasons), ""):
-        return f"waiting {found}"
-    line = stack[-1 - len(inner)] if len(inner) < len(stack) else None
-    asks = line is not None and not inner and OF_A_STORE.search(line.text) is not None
-    return "waiting for a key of the store that no rank has set" if asks else ""
+    reasons = [BLOCKS_IN.get(frame.file.rpartition("/")[2], "") for frame in inner]
+    if not inner and stack and ASKS_A_STORE.search(stack[-1].text):
+        reasons = [OF_A_STORE]
+    # A queue waits by a lock.
+    found = OF_A_QUEUE if OF_A_QUEUE in reasons else next(filter(None, reasons), "")
+    return f"waiting {found}" if found else ""
+
+
+def _wants_a_key(rank: LiveRankState) -> bool:
+    return OF_A_STORE in _for_what(rank.seen.stack)
 
 
 def _finding(run: ProbeRun, state: RankState, front: int) -> Finding:

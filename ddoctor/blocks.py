@@ -29,10 +29,11 @@ def around(frame: Frame, nodes: Sequence[Node], lines: Sequence[str]) -> Iterato
     """The loops and branches whose body contains the frame, the innermost last."""
     for node in nodes:
         first, last = node.body[0].lineno, node.body[-1].end_lineno or 0
+        if not first <= frame.line <= last or isinstance(node, Function):
+            continue
         text = lines[node.lineno - 1].strip()
         # Whether a file is the script is no condition of it.
-        here = first <= frame.line <= last and not text.startswith("if __name__")
-        if here and not isinstance(node, Function):
+        if not text.startswith("if __name__"):
             yield Block(
                 file=frame.file,
                 function=frame.function,
@@ -49,8 +50,9 @@ def _by_the_rank(test: ast.expr, lines: Sequence[str]) -> bool:
     """Whether a branch asks for a rank, or for a value that a line of the file sets by it."""
     if OF_A_RANK.search(ast.unparse(test)):
         return True
-    names = {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
-    names |= {node.attr for node in ast.walk(test) if isinstance(node, ast.Attribute)}
+    every = list(ast.walk(test))
+    names = {node.id for node in every if isinstance(node, ast.Name)}
+    names |= {node.attr for node in every if isinstance(node, ast.Attribute)}
     given = re.compile(
         rf"\s*(?:self\.)?(?:{'|'.join(map(re.escape, names))})\s*(?::[^=]+)?=([^=].*)"
     )

@@ -8,7 +8,11 @@ from ddoctor.analysis.collective_mismatch import mismatch
 from ddoctor.analysis.live_ranks import IN_ENGINE
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
+from ddoctor.evidence.steps import PHASES
 from ddoctor.evidence.training import ENGINE, RankEnding, TrainingRun
+
+UNKNOWN = "wait"
+"""The recorder's word for a wait of which it did not see the begin."""
 
 
 def seen_live(run: TrainingRun) -> LiveState | None:
@@ -46,11 +50,14 @@ def _rank(one: RankEnding) -> LiveRank:
     functions = [frame.function for frame in one.stack]
     # A collective that a sharded model calls in its backward pass is below the engine, too.
     last = functions[-1:] == [ENGINE]
+    # What it has begun, and waits for, may have no frame of torch.
+    begun = "" if one.doing in (*PHASES, UNKNOWN) else one.doing
     waits = Activity(
         name=IN_ENGINE if last else "collective",
         samples=1,
         calls=tuple(frame for frame in one.stack if frame.of_user),
         within=one.within,
+        makes=begun.removeprefix("i") if begun in ("isend", "irecv") else begun,
     )
     return LiveRank(
         rank=one.rank,

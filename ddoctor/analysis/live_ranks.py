@@ -37,8 +37,6 @@ RUNS = "running"
 ENDED = ("zombie", "gone")
 # Calls between two ranks; each needs the other one.
 MESSAGES = ("send", "recv")
-# Begun and waited for in one line, which has no frame of torch.
-BEGUN = re.compile(r"\bi(send|recv)\(.*\.wait\(")
 IN_ENGINE = "backward-or-wait"
 IN_COLLECTION = "gc"
 OWN_LOADER = "own-loader"
@@ -220,11 +218,9 @@ class LiveRankState:
                 name = frame.function.rpartition(".")[2]
                 if frame.file.endswith("distributed_c10d.py") and name not in WRAPPERS:
                     return name
-            if self.line is not None and (begun := BEGUN.search(self.line.text)):
-                return begun[1]
-            # It waits for what another line has begun.
-            if begun_before := self.seen.activities[0].makes:
-                return begun_before
+            # It waits for what was begun before.
+            if begun := self.seen.activities[0].makes:
+                return begun
         if self.doing == "joining":
             return "init_process_group"
         if self.doing.startswith("backward"):

@@ -238,13 +238,14 @@ def _look() -> tuple[Mapping[int, RankProcess], tuple[int, ...]]:
             except (psutil.AccessDenied, PermissionError):
                 foreign.append(process.pid)
                 continue
+            parents = process.parents()
             one = RankProcess(
                 process=process,
                 command=tuple(process.cmdline()),
                 on_gpu=DRIVER in maps,
                 environment=environment,
-                ancestors=tuple(parent.pid for parent in process.parents()),
-                started_by=_command(process.parent()),
+                ancestors=tuple(parent.pid for parent in parents),
+                started_by=_command(parents[:1]),
             )
             names = dialect(environment)
             with suppress(KeyError, ValueError):
@@ -256,9 +257,10 @@ def _look() -> tuple[Mapping[int, RankProcess], tuple[int, ...]]:
     return {**seen, **_self_started(seen)}, tuple(foreign)
 
 
-def _command(process: psutil.Process | None) -> tuple[str, ...]:
+def _command(processes: Sequence[psutil.Process]) -> tuple[str, ...]:
+    """The command of the first; empty: there is none, or it cannot be read."""
     with suppress(psutil.Error):
-        return tuple(process.cmdline()) if process is not None else ()
+        return tuple(word for one in processes[:1] for word in one.cmdline())
     return ()
 
 

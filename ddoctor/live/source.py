@@ -24,6 +24,8 @@ MOST_BYTES = 16 * 2**20
 """Bytes of a source file."""
 # A handle that a line waits for, and how far before it that was made.
 HANDLE, NEAR_LINES = re.compile(r"(\w+)\.wait\("), 30
+CALL = re.compile(r"(?:i(?=send|recv))?(\w+)\(")
+BEGINS = re.compile(rf"\b{CALL.pattern}.*\)\.wait\(")
 # Code that is not the user's.
 LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
 
@@ -103,12 +105,14 @@ class Source:
     def begun(self, frame: Frame) -> str:
         """Return the call of torch.distributed that this line of the user waits for, such as recv.
 
-        Its handle got its name in one of the lines before. Empty: not known.
+        It begins it itself, or its handle got its name in one of the lines before. Empty: not
+        known.
         """
-        handle = HANDLE.search(frame.text)
-        if handle is None:
+        if itself := BEGINS.search(frame.text):
+            return itself[1]
+        if (handle := HANDLE.search(frame.text)) is None:
             return ""
-        begins = re.compile(rf"\b{re.escape(handle[1])}\s*=\s*(?:\w+\.)*(?:i(?=send|recv))?(\w+)\(")
+        begins = re.compile(rf"\b{re.escape(handle[1])}\s*=\s*(?:\w+\.)*{CALL.pattern}")
         before = self._lines(frame.file)[max(0, frame.line - NEAR_LINES) : frame.line]
         found = (begins.search(line) for line in reversed(before))
         return next((one[1] for one in found if one), "")

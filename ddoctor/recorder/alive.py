@@ -1,4 +1,4 @@
-"""The modules and optimizers of the process, also those that ``gc.freeze`` hides from Python."""
+"""Objects of the process: also the modules and optimizers that ``gc.freeze`` hides from Python."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _note() -> None:
 
 
 def objects(kind: type[Kind]) -> list[Kind]:
-    """All objects of a class, of modules or optimizers, that the process has."""
+    """All objects of a class; hidden ones only of modules and optimizers."""
     found = {id(one): one for one in _collected(kind)}
     for hidden in _frozen:
         one = hidden()

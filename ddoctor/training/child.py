@@ -274,20 +274,21 @@ class Child:
         """Forward a signal to the script."""
         if number in interruption.ENDING and not self.interrupted:
             self.interrupted_at = perf_counter()
-            if self._stands():
+            self._stood = self._stands()
+            if self._stood is not None:
                 self.stack = stacks.sampled(self.pid)
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
-    def _stands(self) -> bool:
-        """Whether it has stood for longer than any step took; then that is kept."""
+    def _stands(self) -> _Stood | None:
+        """Where it has stood for longer than any step took; None: it moves."""
         seconds = perf_counter() - (self.written.tape.head[SINCE] or self._began)
         longest = max(self.step_times(), default=0.0)
         # What it does after its last step may take long.
         trains = not (self.whole or self.over or self.leaving)
         if trains and seconds > max(STOOD_SECONDS, STOOD_STEPS * longest):
-            self._stood = _Stood(self.written.doing, seconds, self._busy)
-        return self._stood is not None
+            return _Stood(self.written.doing, seconds, self._busy)
+        return None
 
     def pause(self) -> None:
         """Stop the script with this process, as Ctrl-Z does, until that is continued."""
@@ -317,7 +318,7 @@ class Child:
             self.ended_by_us = True
             ending = self.written.ending or Ending()
             if sample and not ending.stack:
-                self._stands()
+                self._stood = self._stood or self._stands()
                 self.stack = stacks.sampled(self.pid)
             if sample:
                 self.written.ask_for_facts(lambda: self.over)

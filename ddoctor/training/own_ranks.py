@@ -37,18 +37,18 @@ class OwnRanks:
         """Whether there were any when they were last searched for."""
         return self._since > 0
 
-    def found(self) -> bool:
-        """Whether there are any now, connected with each other."""
+    def found(self) -> Sequence[RankProcess]:
+        """Those that there are now, connected with each other."""
         if len(rows := self._rows()) < 2:
             self._since = 0.0
-            return False
+            return ()
         if not self._since:
             self._since = perf_counter()
             console.say(
                 f"ddoctor: the script starts {len(rows)} ranks itself, so ddoctor looks at them "
                 "from outside; under torchrun it records their steps"
             )
-        return True
+        return rows
 
     def look(self) -> Evidence | None:
         """Sample them as ``ddoctor attach`` does, once they have trained for a while.
@@ -60,10 +60,11 @@ class OwnRanks:
             return None
         apart = AGAIN_SECONDS if self.seen else min(moment - self._began, MOST_SECONDS)
         self._next = moment + max(AGAIN_SECONDS, apart)
-        if not self.found() or moment - self._since < TRAINED_SECONDS:
+        rows = self.found()
+        if not rows or moment - self._since < TRAINED_SECONDS:
             return None
         with suppress(DoctorError):
-            return _sampled(self._rows())
+            return _sampled(rows)
         return None
 
     def _rows(self) -> Sequence[RankProcess]:

@@ -50,7 +50,7 @@ def exchange(other):
 
 
 @pytest.mark.parametrize(
-    ("line", "begun"), [(4, "recv"), (5, "all_reduce"), (6, ""), (7, ""), (2, "")]
+    ("line", "begun"), [(4, "recv"), (5, "all_reduce"), (6, ""), (7, "send"), (2, "")]
 )
 def test_what_began_what_a_line_waits_for(source: Source, line: int, begun: str) -> None:
     Path("work.py").write_text(BEGINS)
