@@ -263,7 +263,9 @@ def left_by_the_others(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     ended = [rank.rank for rank in live.gone if rank.finished]
-    for loop, behind in _loops(live).items() if live.blocked else ():
+    # A loop over messages is none over batches.
+    judged = live.blocked and not live.unmatched
+    for loop, behind in _loops(live).items() if judged else ():
         ahead = [rank for rank in live.ranks if rank.has_left(loop, behind[0])]
         if loop.decides or not (ahead or ended):
             continue

@@ -67,6 +67,15 @@ def test_a_message_whose_other_end_is_missing() -> None:
     assert "rank 0 has left the other end of that message out" in finding.because
 
 
+def test_a_loop_over_messages_is_none_over_batches() -> None:
+    loops = (block(10, 60, "for step in range(100):"), block(48, 52, "for one in pending:"))
+    later = standing(1, "collective", user(58, "dist.barrier()", "train"), within=loops[:1])
+    live = look(in_collective(0, "recv", 50, loops), later)
+    (finding,) = engine.examine(Evidence([live]), "attach").findings
+    assert finding.cause == CAUSE
+    assert finding.where.ranks == (0,)
+
+
 @pytest.mark.parametrize(
     ("live", "cause"),
     [
