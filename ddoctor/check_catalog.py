@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib import import_module
 from types import ModuleType, NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
@@ -15,7 +15,7 @@ from ddoctor.analysis import log_messages
 from ddoctor.analysis.derived import Derived
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.log import Messages
-from ddoctor.evidence.section import Section
+from ddoctor.evidence.section import Known, Section
 from ddoctor.models import Crashed, Finding
 
 CHECKS = "ddoctor.checks"
@@ -44,6 +44,17 @@ class Way:
     function: Callable[..., Iterator[Finding]]
     needs: Mapping[str, Need]
     """By parameter; what a derived parameter needs follows its name, as in ``live.looks``."""
+
+    @cached_property
+    def required(self) -> Sequence[Need]:
+        """What it cannot run without, but for tables that ship with ddoctor."""
+        needs = self.needs.values()
+        return [one for one in needs if not (one.optional or issubclass(one.section, Known))]
+
+    @cached_property
+    def for_every_host(self) -> bool:
+        """Whether one answer holds for all hosts."""
+        return all(one.every_host or issubclass(one.section, Known) for one in self.needs.values())
 
 
 @dataclass(frozen=True, kw_only=True)

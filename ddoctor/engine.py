@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from ddoctor.analysis import unexplained
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.flight_records import by_nccl
 from ddoctor.analysis.live_state import LiveState, unjudged
-from ddoctor.check_catalog import Check, Way
+from ddoctor.check_catalog import Check, Need, Way
 from ddoctor.control_arms import proven
 from ddoctor.evidence.cluster_probes import ControlArms
 from ddoctor.evidence.flight_records import FlightRecords
@@ -62,7 +63,8 @@ def diagnose(evidence: Evidence, checks: Sequence[Check]) -> tuple[Result, ...]:
     known = (knowledge.load(table) for table in tables if issubclass(table, Known))
     informed = evidence.with_sections(*known)
     derived: dict[tuple[object, ...], Derived] = {}
-    return tuple(result for way in ways for result in _run(way, informed, derived))
+    why = cache(partial(_why_missing, informed))
+    return tuple(result for way in ways for result in _run(way, informed, derived, why))
 
 
 def examine(evidence: Evidence, command: Command) -> Report:
@@ -159,36 +161,32 @@ def _of_files(section: Section) -> bool:
 
 def _can(way: Way, evidence: Evidence) -> bool:
     """Return whether some host may have all that this way needs."""
-    return all(
-        need.optional or issubclass(need.section, Known) or evidence.all(need.section)
-        for need in way.needs.values()
-    )
+    return all(evidence.all(need.section) for need in way.required)
 
 
 def _run(
-    way: Way, evidence: Evidence, derived: dict[tuple[object, ...], Derived]
+    way: Way,
+    evidence: Evidence,
+    derived: dict[tuple[object, ...], Derived],
+    why_missing: Callable[[type[Section], str], str],
 ) -> Iterator[Result]:
     """Yield one result for all hosts with the same sections or the same reason to skip."""
-    once = all(need.every_host or issubclass(need.section, Known) for need in way.needs.values())
-    shared = {
-        name: evidence.all(need.section) for name, need in way.needs.items() if need.every_host
-    }
     groups: dict[tuple[object, ...], tuple[dict[str, object], list[str]]] = {}
     skips: dict[str, list[str]] = {}
-    for host in ("",) if once else evidence.hosts or ("",):
-        given: dict[str, object] = {
-            name: shared[name] if need.every_host else evidence.of(need.section, host)
-            for name, need in way.needs.items()
-        }
-        missing = [
-            need.section
-            for name, need in way.needs.items()
-            if given[name] in (None, ()) and not (need.optional or issubclass(need.section, Known))
-        ]
-        if missing:
-            why = _why_missing(missing[0], evidence, host)
-            skips.setdefault(why, []).append(host)
+
+    needs = way.needs.values()
+    shared = {one.section: evidence.all(one.section) for one in needs if one.every_host}
+
+    def of(need: Need, host: str) -> object:
+        return shared[need.section] if need.every_host else evidence.of(need.section, host)
+
+    for host in ("",) if way.for_every_host else evidence.hosts or ("",):
+        absent = (need.section for need in way.required if of(need, host) in (None, ()))
+        missing = next(absent, None)
+        if missing is not None:
+            skips.setdefault(why_missing(missing, host), []).append(host)
         else:
+            given = {name: of(need, host) for name, need in way.needs.items()}
             same = tuple(map(_identity, given.values()))
             groups.setdefault(same, (given, []))[1].append(host)
     for given, hosts in groups.values():
@@ -249,7 +247,7 @@ def _which(hosts: Sequence[str], every: Sequence[str]) -> str:
     return f" (on {len(hosts)} of {len(every)} hosts)"
 
 
-def _why_missing(section: type[Section], evidence: Evidence, host: str) -> str:
+def _why_missing(evidence: Evidence, section: type[Section], host: str) -> str:
     hosts = (host,) if host else evidence.hosts
     ways = [evidence.why_absent(section, one) for one in hosts]
     ways += [

@@ -104,7 +104,10 @@ def confirmed(results: Sequence[Result], of_source: Collection[str]) -> tuple[Re
             else:
                 yield finding
 
-    return tuple(replace(result, findings=tuple(told(result))) for result in results)
+    return tuple(
+        replace(result, findings=tuple(told(result))) if result.findings else result
+        for result in results
+    )
 
 
 class _Places:

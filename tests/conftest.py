@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,14 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("", 0))
         return int(listener.getsockname()[1])
+
+
+def sampled(cases: Iterable[Any]) -> list[Any]:
+    """Each second one of a parameter's values, from the first on; the others are for the ward."""
+    return [
+        pytest.param(one, marks=pytest.mark.ward) if number % 2 else one
+        for number, one in enumerate(cases)
+    ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -51,11 +51,13 @@ def described(kind: type[Part] | type[Section]) -> Iterator[type[Part] | type[Se
 section_types()
 KINDS = [kind for base in (Part, Section) for kind in described(base) if kind is not Known]
 NAMES = {kind.__name__ for kind in KINDS}
+MAKES = {"convert", "replace"}
+"""The functions that make a part or a section of what they are given."""
 
 
 @cache
 def calls(folder: str) -> tuple[tuple[Path, str, frozenset[str]], ...]:
-    """File, name and keywords of each call in the code that ships."""
+    """File, name and keywords of each call in the code that ships that makes one of these."""
     found = []
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
@@ -66,11 +68,12 @@ def calls(folder: str) -> tuple[tuple[Path, str, frozenset[str]], ...]:
                 keywords = frozenset(one.arg for one in node.keywords if one.arg)
                 # convert(rows, Kind) makes one of what another process has written as JSON.
                 made = [one.id for one in node.args if isinstance(one, ast.Name)]
-                found += [(path, one, keywords) for one in (name, *(made * (name == "convert")))]
+                named = [one for one in (name, *made) if one in NAMES]
+                if name in MAKES or name in NAMES:
+                    parts_of = named if name == "convert" else [name]
+                    found += [(path, one, keywords) for one in parts_of]
                 if any(one.arg is None for one in node.keywords) or name == "convert":
-                    found += [
-                        (path, one, texts(path.parent)) for one in (name, *made) if one in NAMES
-                    ]
+                    found += [(path, one, texts(path.parent)) for one in named]
     return tuple(found)
 
 

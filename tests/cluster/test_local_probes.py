@@ -137,6 +137,7 @@ def test_a_killed_rank_is_told_by_its_signal(run: Launch) -> None:
     assert "rank 1 was killed by SIGKILL" in crashed.reason
 
 
+@pytest.mark.ward
 def test_an_interruption_keeps_what_was_measured(run: Launch) -> None:
     def interrupt(name: str) -> None:
         if name == SLOW:

@@ -95,14 +95,18 @@ def test_nccl_itself_takes_that(situation: str) -> None:
 @pytest.mark.parametrize(
     ("lines", "name"),
     [
-        ([], ""),
-        (ETH0, ""),
-        (ETH0, "eth0"),
-        (DEAD, "ens5"),
-        ([*wire("eth1", "10.4.0.1/24"), "link set eth1 down"], "eth1"),
-        (ONLY_IPV6, "eth6"),
+        pytest.param([], "", id="loopback"),
+        pytest.param(ETH0, "", id="own name"),
+        pytest.param(ETH0, "eth0", id="named", marks=pytest.mark.ward),
+        pytest.param(DEAD, "ens5", id="without carrier", marks=pytest.mark.ward),
+        pytest.param(
+            [*wire("eth1", "10.4.0.1/24"), "link set eth1 down"],
+            *("eth1",),
+            id="down",
+            marks=pytest.mark.ward,
+        ),
+        pytest.param(ONLY_IPV6, "eth6", id="IPv6"),
     ],
-    ids=["loopback", "own name", "named", "without carrier", "down", "IPv6"],
 )
 def test_the_one_that_gloo_takes(lines: list[str], name: str) -> None:
     with namespace(*lines) as within:
@@ -114,13 +118,12 @@ def test_the_one_that_gloo_takes(lines: list[str], name: str) -> None:
 @pytest.mark.parametrize(
     ("hosts", "interface"),
     [
-        ("10.1.0.1 patient", "eth0"),
-        ("127.0.1.1 patient", "lo"),
-        ("10.99.0.1 patient", "lo"),
-        ("10.99.0.1 patient\n10.1.0.1 patient", "eth0"),
-        ("", "lo"),
+        pytest.param("10.1.0.1 patient", "eth0", id="own address", marks=pytest.mark.ward),
+        pytest.param("127.0.1.1 patient", "lo", id="Debian's"),
+        pytest.param("10.99.0.1 patient", "lo", id="another host's", marks=pytest.mark.ward),
+        pytest.param("10.99.0.1 patient\n10.1.0.1 patient", "eth0", id="both"),
+        pytest.param("", "lo", id="unknown", marks=pytest.mark.ward),
     ],
-    ids=["own address", "Debian's", "another host's", "both", "unknown"],
 )
 def test_gloo_takes_what_the_own_name_resolves_to(
     tmp_path: Path, hosts: str, interface: str

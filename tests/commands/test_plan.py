@@ -237,7 +237,9 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
         (("--gpu", "h100"), "--model CONFIG, --workload"),
         (("--workload", "x:y", "--params", "1B", "--gpu", "h100"), "in one way"),
         (("--workload", "nowhere:y", "--gpu", "h100"), "no module nowhere"),
-        (("--workload", "json:loads", "--gpu", "h100"), "json:loads"),
+        pytest.param(
+            ("--workload", "json:loads", "--gpu", "h100"), "json:loads", marks=pytest.mark.ward
+        ),
         (
             (
                 "--workload",

@@ -45,6 +45,7 @@ def test_nccl_is_told_an_interface_that_is_not_there(doctor: Doctor) -> None:
     assert examined.exit_code == 1
 
 
+@pytest.mark.ward
 def test_gloo_is_told_a_prefix(doctor: Doctor) -> None:
     lines = [*wire("eth0", "10.1.0.1/24"), "route add default via 10.1.0.254"]
     with namespace(*lines) as within:
@@ -75,6 +76,7 @@ def test_a_bridge_of_containers_comes_first(doctor: Doctor) -> None:
     assert "socket-interface-wrong" not in told.causes
 
 
+@pytest.mark.ward
 def test_the_rendezvous_port_is_taken(doctor: Doctor) -> None:
     with held() as (port, pid):
         environment = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
@@ -94,7 +96,9 @@ def test_the_default_port_is_taken(doctor: Doctor) -> None:
     assert examined.exit_code == 1
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.1"])
+@pytest.mark.parametrize(
+    "address", [pytest.param("127.0.0.1", marks=pytest.mark.ward), "127.0.1.1"]
+)
 def test_the_own_name_is_loopback_and_the_master_elsewhere(
     doctor: Doctor, tmp_path: Path, address: str
 ) -> None:
@@ -106,13 +110,8 @@ def test_the_own_name_is_loopback_and_the_master_elsewhere(
     assert examined.exit_code == 1
 
 
-@pytest.mark.parametrize(
-    "which",
-    [
-        pytest.param(0, id="interface"),
-        pytest.param(1, id="hosts", marks=pytest.mark.ward),
-    ],
-)
+@pytest.mark.ward
+@pytest.mark.parametrize("which", [pytest.param(0, id="interface"), pytest.param(1, id="hosts")])
 def test_either_fix_of_the_own_name_cures(doctor: Doctor, tmp_path: Path, which: int) -> None:
     lines = [*wire("eth0", "10.1.0.1/24"), "route add default via 10.1.0.254"]
     with namespace(*lines) as inside:
@@ -134,6 +133,7 @@ def test_the_own_name_does_not_resolve(doctor: Doctor, tmp_path: Path) -> None:
     assert examined.exit_code == 1
 
 
+@pytest.mark.ward
 def test_the_name_of_the_master_does_not_resolve(doctor: Doctor, tmp_path: Path) -> None:
     within = named("patient", "10.1.0.1 patient", tmp_path)
     examined = doctor(within=within, environment={"MASTER_ADDR": "head"})

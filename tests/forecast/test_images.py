@@ -71,9 +71,13 @@ def read(folder: Path, name: str, images: str | None = None) -> Blueprint:
     return from_config(written(folder, name), images=Images(images or MODELS[name][1]))
 
 
+FIRST, *OTHERS = MODELS
+IN_TURN = [FIRST, *(pytest.param(one, marks=pytest.mark.ward) for one in OTHERS)]
+
+
 # LLaVA's language model returns a view, which it does not change.
 @pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", IN_TURN)
 @pytest.mark.parametrize(
     "way",
     [
@@ -129,6 +133,7 @@ def test_sides_are_rounded_to_whole_tokens_of_patches(tmp_path: Path) -> None:
     assert "of 35 tokens" in blueprint.name
 
 
+@pytest.mark.ward
 def test_more_images_take_more_memory(tmp_path: Path) -> None:
     few, many = (
         of(read(tmp_path, "Qwen2_5_VLForConditionalGeneration", images)).parts(ONE).total

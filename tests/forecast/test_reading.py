@@ -76,6 +76,7 @@ def test_the_attention_of_a_cpu_is_counted_too() -> None:
     assert eager < own < 1.1 * eager
 
 
+@pytest.mark.ward
 def test_twice_the_samples_take_twice_the_activations(tmp_path: Path) -> None:
     source = written(tmp_path)
     assert parts(source, samples=8).activations == pytest.approx(
@@ -375,6 +376,7 @@ def test_experts(tmp_path: Path, kind: str, experts: dict[str, Any]) -> None:
     assert found.parameters == sum(one.numel() for one in with_weights.parameters())
 
 
+@pytest.mark.ward
 def test_each_token_pays_for_the_experts_that_it_asks(tmp_path: Path) -> None:
     flops = []
     for asked in (1, 2):

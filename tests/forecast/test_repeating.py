@@ -62,7 +62,7 @@ def test_every_allocation_with_an_update_at_once(way: str, monkeypatch: pytest.M
     assert replace(told, work=None) == replace(whole, work=None)
 
 
-@pytest.mark.parametrize("name", ["adamw-8bit", "sgd"])
+@pytest.mark.parametrize("name", ["adamw-8bit", pytest.param("sgd", marks=pytest.mark.ward)])
 def test_the_optimizers_of_a_plan(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     made = partial(optimizers.made, name)
     told = footprint(LLAMA, batch, made)

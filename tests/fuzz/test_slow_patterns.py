@@ -59,6 +59,7 @@ def test_what_takes_longer_is_found(pattern: str) -> None:
     assert slow(re.compile(pattern))
 
 
+@pytest.mark.ward
 def test_the_time_grows_with_the_length_alone() -> None:
     every = {
         **adversarial.patterns("ddoctor.reading"),

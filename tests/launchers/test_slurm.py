@@ -25,6 +25,7 @@ def report(folder: Path, output: Output) -> dict[str, Any]:
     return told
 
 
+@pytest.mark.ward
 def test_a_rank_that_exits_is_named_with_its_host(two_hosts: Slurm, script: Path) -> None:
     """The script finds its rank in Slurm's variables; its exit code is that of srun."""
     output = two_hosts.run(*RUN, "--", *SRUN, "train.py", "exits", ENDLESS, folder=script)

@@ -329,7 +329,11 @@ while True:
 
 @pytest.mark.parametrize(
     ("hook", "told"),
-    [("see", "hooks"), ("lambda *of_it: see(*of_it)", "hooks"), ("change", "forward")],
+    [
+        ("see", "hooks"),
+        pytest.param("lambda *of_it: see(*of_it)", "hooks", marks=pytest.mark.ward),
+        ("change", "forward"),
+    ],
 )
 def test_a_hook_of_a_module(tmp_path: Path, hook: str, told: str) -> None:
     assert _sampled(HOOKED.format(hook=hook), tmp_path)[0].name == told
@@ -355,7 +359,7 @@ while True:
 """
 
 
-@pytest.mark.parametrize("anomaly", [True, False])
+@pytest.mark.parametrize("anomaly", [True, pytest.param(False, marks=pytest.mark.ward)])
 def test_operations_that_keep_their_traceback(tmp_path: Path, anomaly: bool) -> None:
     met = _sampled(TRACED.format(anomaly=anomaly), tmp_path, seconds=6)
     found = sum(one.samples for one in met if one.makes == "format_stack")

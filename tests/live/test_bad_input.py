@@ -83,6 +83,7 @@ def test_no_time_to_look(words: tuple[str, ...]) -> None:
     assert "at least 3" in told(*words)
 
 
+@pytest.mark.ward
 def test_two_jobs_on_one_host() -> None:
     first = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     second = first | {"MASTER_PORT": "2"}

@@ -87,7 +87,7 @@ def training(folder: Path, source: str, ready: int) -> Iterator[psutil.Process]:
         process.stdout.close()
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.ward)])
 def test_ranks_that_are_spawned(tmp_path: Path, context: str) -> None:
     source = SPAWNED.format(joins=True, context=context, port=free_port())
     with training(tmp_path, source, 2) as process:

@@ -41,6 +41,7 @@ def test_bandwidth_follows_the_formula(section: AllReduce) -> None:
         assert point.bus_bandwidth == pytest.approx(expected)
 
 
+@pytest.mark.ward
 def test_values_are_right_on_this_machine(section: AllReduce) -> None:
     assert section.wrong == ()
 

@@ -103,6 +103,7 @@ def told(*paths: Path) -> Report:
     return engine.examine(evidence, "diagnose")
 
 
+@pytest.mark.ward
 def test_a_rank_that_left_without_a_word(tmp_path: Path) -> None:
     first = told(lost(tmp_path, "leaves")).findings[0]
     assert (first.cause, first.where.ranks) == ("dead-rank", (1,))

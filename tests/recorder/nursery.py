@@ -5,6 +5,7 @@ The imports of torch and of what its optimizers need take longer than most of th
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -22,6 +23,8 @@ from ddoctor.recorder import main as recorder
 def main() -> None:
     """One order a line, and a line with the exit code after each."""
     assert not torch.distributed.is_initialized()
+    # No child has to look through what is here already, or to take it down at its end.
+    gc.freeze()
     for line in sys.stdin:
         order = json.loads(line)
         child = os.fork()

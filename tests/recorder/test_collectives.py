@@ -53,6 +53,7 @@ def line(source: str, text: str) -> str:
     return f"train.py:{number}"
 
 
+@pytest.mark.ward
 def test_each_line_that_calls_one(bare: Run, record: Record) -> None:
     ran = record(ALONE)
     assert (ran.exit_code, ran.stdout) == (0, bare(ALONE).stdout), ran.stderr

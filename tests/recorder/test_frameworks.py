@@ -47,7 +47,10 @@ def used(record: Record, body: str) -> str:
         "import accelerate\ntrain(loader)",
         "from accelerate import Accelerator\nfound = Accelerator(cpu=True).device\ntrain(loader)",
         "from transformers import Trainer, set_seed\nset_seed(1)\ntrain(loader)",
-        "import lightning\nfrom lightning.pytorch import Trainer\ntrain(loader)",
+        pytest.param(
+            "import lightning\nfrom lightning.pytorch import Trainer\ntrain(loader)",
+            marks=pytest.mark.ward,
+        ),
     ],
 )
 def test_quiet_where_it_is_imported_alone(record: Record, body: str) -> None:
@@ -61,8 +64,9 @@ def test_quiet_where_it_is_imported_alone(record: Record, body: str) -> None:
          "train(loader, mine.backward)", "accelerate"),
         ("from accelerate import Accelerator\n"
          "train(Accelerator(cpu=True).prepare(loader))", "accelerate"),
-        ("from lightning import Fabric\nmine = Fabric(accelerator='cpu', devices=1)\n"
-         "train(loader, mine.backward)", "fabric"),
+        pytest.param(
+            "from lightning import Fabric\nmine = Fabric(accelerator='cpu', devices=1)\n"
+            "train(loader, mine.backward)", "fabric", marks=pytest.mark.ward),
         (TRAINER, "transformers"),
     ],
 )  # fmt: skip

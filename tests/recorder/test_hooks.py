@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.recorder.tape import REST
+from tests.conftest import sampled
 from tests.recorder.conftest import Record, Run
 
 BEGIN = """
@@ -51,7 +52,7 @@ model[0].weight.register_hook(Watch())
 }
 
 
-@pytest.mark.parametrize("kind", REGISTER)
+@pytest.mark.parametrize("kind", sampled(REGISTER))
 def test_a_hook_is_no_part_of_the_backward_pass(record: Record, kind: str) -> None:
     found = record(f"{BEGIN}\n{REGISTER[kind]}\ntrain(30)")
     assert min(found.phase("rest")[1:]) > 0.018
@@ -73,7 +74,7 @@ OF_MODULES = {
 }
 
 
-@pytest.mark.parametrize("kind", OF_MODULES)
+@pytest.mark.parametrize("kind", sampled(OF_MODULES))
 def test_samples_of_a_hook_of_a_module(record: Record, kind: str) -> None:
     head = "def see(module, *of_it):\n    busy(0.02)\n"
     found = record(f"{BEGIN}\n{head}{OF_MODULES[kind]}\ntrain(100)").known
@@ -128,7 +129,7 @@ model[1] = Slow()
 }
 
 
-@pytest.mark.parametrize("kind", PASSES)
+@pytest.mark.parametrize("kind", sampled(PASSES))
 def test_what_trains_is_none(record: Record, kind: str) -> None:
     found = record(f"{BEGIN}\n{PASSES[kind]}\ntrain(30)")
     # What a hook returns, and what the optimizer is, the first step shows.

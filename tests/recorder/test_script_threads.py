@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.recorder.conftest import Record
 
 SCRIPT = """
@@ -30,6 +32,7 @@ for step in range(100):
 """
 
 
+@pytest.mark.ward
 def test_a_busy_thread_and_a_sleeping_one(record: Record) -> None:
     found = {one.place.function: one for one in record(SCRIPT).known.script_threads}
     assert {*found} == {"count", "sleep"}

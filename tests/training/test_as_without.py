@@ -221,7 +221,7 @@ SCRIPTS = [
     pytest.param(SPAWNED, id="spawned"),
     pytest.param(EXECUTOR, id="executor", marks=WARD),
     pytest.param(PICKLED, id="pickled", marks=WARD),
-    pytest.param(THREADS, id="threads"),
+    pytest.param(THREADS, id="threads", marks=WARD),
     pytest.param(SIGNALS, id="signals", marks=WARD),
     pytest.param(COLLECTED, id="collected", marks=WARD),
     pytest.param(INTERRUPTED, id="interrupted", marks=WARD),

@@ -92,6 +92,7 @@ def test_the_first_rank_that_fell(
         assert "ValueError: the loss is not finite" in trained.stderr
 
 
+@pytest.mark.ward
 def test_native_code_that_crashes_after_the_stop(training: MakeTraining) -> None:
     source = TRAIN.replace("how = sys", "import atexit; atexit.register(os.abort); how = sys")
     trained = training(source, "on").recorded("--no-prove", "--steps=12")

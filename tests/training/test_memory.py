@@ -261,9 +261,17 @@ def test_batches_that_no_loader_gives(training: MakeTraining) -> None:
     ("options", "told"),
     [
         (["--memory"], "--memory finds no GPU: give the memory limit of one"),
-        (["--device-memory=3GiB"], "--device-memory needs --memory"),
-        (["--memory", "--device-memory=3"], "--device-memory 3: give it as 10GB or 24GiB"),
-        (["--memory", "--device-memory=3GiB,3GiB,3GiB"], "has 3 sizes, but 2 ranks run on a"),
+        *(
+            pytest.param(*case, marks=pytest.mark.ward)
+            for case in (
+                (["--device-memory=3GiB"], "--device-memory needs --memory"),
+                (["--memory", "--device-memory=3"], "--device-memory 3: give it as 10GB or 24GiB"),
+                (
+                    ["--memory", "--device-memory=3GiB,3GiB,3GiB"],
+                    "has 3 sizes, but 2 ranks run on a",
+                ),
+            )
+        ),
     ],
 )
 def test_what_makes_no_sense(training: MakeTraining, options: list[str], told: str) -> None:

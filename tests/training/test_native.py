@@ -99,6 +99,7 @@ def test_the_last_line_where_nothing_was_thrown() -> None:
     assert rank(0, "").words == ""
 
 
+@pytest.mark.ward
 def test_quiet_on_warnings_of_a_script_that_raises(training: MakeTraining) -> None:
     """Its exception says more than what it printed before."""
     script = training(ABORTS.replace("os.abort()", "raise ValueError('no')"), "printed.txt")

@@ -129,10 +129,10 @@ def test_its_own_words_stay_its_own(training: MakeTraining) -> None:
     ("words", "told"),
     [
         (("--steps", "0", "train.py"), "--steps"),
-        (("--seconds", "-1", "train.py"), "--seconds"),
-        (("--stps", "3", "train.py"), "--stps"),
+        pytest.param(("--seconds", "-1", "train.py"), "--seconds", marks=pytest.mark.ward),
+        pytest.param(("--stps", "3", "train.py"), "--stps", marks=pytest.mark.ward),
         (("nowhere.py",), "nowhere.py"),
-        ((), "train.py"),
+        pytest.param((), "train.py", marks=pytest.mark.ward),
         (("--json", "no/such/folder/r.json", "train.py"), "no/such/folder"),
     ],
 )

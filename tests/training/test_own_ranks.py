@@ -51,6 +51,7 @@ def examined(script: Training) -> Trained:
         return script.outcome(process)
 
 
+@pytest.mark.ward
 def test_a_queue_that_nothing_fills(training: MakeTraining) -> None:
     trained = examined(training(SPAWNS, "ends", str(free_port())))
     assert "the script starts 2 ranks itself" in trained.stderr
