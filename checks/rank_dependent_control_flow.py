@@ -145,6 +145,36 @@ def by_own_keys(script: Script) -> Iterator[Finding]:
         return
 
 
+def by_own_batch(script: Script) -> Iterator[Finding]:
+    """A rank calls a collective only where the values in its own batch lead to it."""
+    if not is_plain(script, *DATA_PARALLEL):
+        return
+    for one in script.own_branches:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one.at)} leads to a collective, and each rank comes to it only if "
+                f"`{one.test}`, which it decides by its own batch: when one rank leaves it out, "
+                "the others wait for it"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="call it on all ranks, or decide on all ranks alike",
+                    paste=(
+                        f"here = torch.as_tensor({one.test}).float()\n"
+                        "torch.distributed.all_reduce(here, torch.distributed.ReduceOp.MAX)\n"
+                        "if here.item():\n"
+                        "    ..."
+                    ),
+                    caution="item() waits for the GPU; a rank without a value passes one that "
+                    "changes nothing, such as 0",
+                ),
+            ),
+        )
+        return
+
+
 def stops_alone(script: Script) -> Iterator[Finding]:
     """A rank ends the training by its loss on a part of the evaluation."""
     loaders = script.of(LOADER)

@@ -241,6 +241,14 @@ class SourceKeys(Part, frozen=True, kw_only=True):
     """Where a key is added."""
 
 
+class SourceOwnBranch(Part, frozen=True, kw_only=True):
+    """A call that leads to a collective, in a branch that a rank takes by its own batch."""
+
+    at: SourceLine
+    test: str
+    """The source of the test."""
+
+
 class SourcePartial(Part, frozen=True, kw_only=True):
     """An evaluation of one rank's part of the data, and what reports its result."""
 
@@ -501,6 +509,7 @@ class Script(Section, frozen=True, kw_only=True):
     whole_reads: tuple[SourceReading, ...] = ()
     constant_seeds: tuple[SourceSeed, ...] = ()
     over_own_keys: tuple[SourceKeys, ...] = ()
+    own_branches: tuple[SourceOwnBranch, ...] = ()
     stale_optimizers: tuple[SourceStale, ...] = ()
     """Where every optimizer of the script comes before every wrapping by FSDP."""
     partial_metrics: tuple[SourcePartial, ...] = ()

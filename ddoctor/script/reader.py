@@ -23,6 +23,7 @@ from ddoctor.evidence.script import (
     SourceLoop,
     SourceMixture,
     SourceNoise,
+    SourceOwnBranch,
     SourcePartial,
     SourcePrecision,
     SourceRandomSplit,
@@ -69,6 +70,7 @@ from ddoctor.script.occurrences import first_lines, frameworks, imported_names
 from ddoctor.script.options import changes, held, option_name
 from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
+from ddoctor.script.own_branches import own_branches
 from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.own_layers import own_layers
 from ddoctor.script.own_sizes import own_sizes
@@ -175,6 +177,10 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         over_own_keys=_first(
             SourceKeys(at=at(call.node, call.scope), key=at(key, scope))
             for call, key, scope in over_own_keys(program)
+        ),
+        own_branches=_first(
+            SourceOwnBranch(at=at(call.node, call.scope), test=cut(source(test)))
+            for call, test in own_branches(program)
         ),
         stale_optimizers=_first(
             SourceStale(at=at(made.node, made.scope), wrap=at(wrap.node, wrap.scope))

@@ -43,7 +43,7 @@ class End:
 
 def own_stops(program: Program) -> Iterator[Statement]:
     """The statements that end the training, whose test nothing makes the same on all ranks."""
-    agreed = [call for call in program.calls if _agrees(call.method)]
+    agreed = [call for call in program.calls if agrees(call.method)]
     for statement in program.statements:
         end = _ended(statement, program)
         if end is None or not _is_early(end.test, statement.scope, program):
@@ -203,5 +203,6 @@ def _sets(call: Call, names: set[str]) -> bool:
     return any(names & _keys(one) for one in _targets(call.statement))
 
 
-def _agrees(method: str) -> bool:
+def agrees(method: str) -> bool:
+    """Whether a function of this name makes a value the same on all ranks."""
     return method == OF_METRICS or bool(AGREES & {method, *lower(method)})

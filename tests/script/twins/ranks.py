@@ -44,6 +44,20 @@ def leader(function):
 def keep(name):
     torch.save(model.state_dict(), folder / name)
 """
+SHARES = "if {}:\n    dist.all_reduce(total)\n"
+WEIGHED = """
+class Weighed(torch.nn.Module):
+    def share(self, area):
+        dist.all_reduce(area)
+        return area / dist.get_world_size()
+
+    def forward(self, logits, masks):
+        area = masks.mean()
+        {}
+        if {}:
+            self.weight = self.share(area)
+        return (self.weight * (logits - masks)).square().mean()
+"""
 BAD = "if not torch.isfinite(loss):\n    {}\nloss.backward()"
 EARLY = "NAME = torch.cuda.get_device_name()\n"
 LATE = 'def main(gpus):\n    os.environ["CUDA_VISIBLE_DEVICES"] = gpus\n'
@@ -196,6 +210,32 @@ TWINS = {
         OF_RAY.format(loader=BY_RAY, agrees=MEAN),
         OF_RAY.format(loader=WHOLE, agrees="pass"),
         OF_RAY.format(loader=BY_RAY, agrees="pass").replace("if stop:", "if epoch == 5:"),
+    ),
+    "a collective in a branch that the own batch decides": (
+        "rank-dependent-control-flow",
+        ddp(step=STEP + SHARES.format("batch.isnan().any()")),
+        ddp(
+            step=STEP
+            + "bad = batch.isnan().any().float()\ndist.all_reduce(bad)\n"
+            + SHARES.format("bad.item()")
+        ),
+        ddp(head=ANY_RANK, step=STEP + SHARES.format("anyone(batch.isnan().any())")),
+        ddp(
+            step=STEP
+            + SHARES.format("batch.isnan().any()")
+            + "else:\n    dist.all_reduce(torch.zeros(1))\n"
+        ),
+        ddp(step=STEP + SHARES.format("batch.dim() == 3")),
+        ddp(step=STEP + SHARES.format("total.max() > 100")),
+        ddp(step=STEP + SHARES.format("batch.isnan().any()").replace("dist.all_reduce", "print")),
+    ),
+    "a layer that asks the other ranks where its own batch holds something": (
+        "rank-dependent-control-flow",
+        ddp(head=WEIGHED.format("", "area > 0")),
+        ddp(head=WEIGHED.format("", "self.training")),
+        ddp(head=WEIGHED.format("", "logits.shape[0] > 1")),
+        ddp(head=WEIGHED.format("dist.all_reduce(area)", "area > 0")),
+        ddp(head=WEIGHED.format("area = torch.ones(1)", "self.weight.sum() > 0")),
     ),
     "a step that one rank leaves, unless a function asks all": (
         "rank-dependent-control-flow",
