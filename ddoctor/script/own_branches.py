@@ -61,28 +61,38 @@ def _of_batches(call: Call, program: Program) -> set[str]:
     if scope.owner and scope.name.endswith(".forward") and isinstance(scope.node, ast.FunctionDef):
         return {one.arg for one in scope.node.args.args if one.arg != "self"}
     loops = (one.node for one in call.loops if one.node in program.training)
-    targets = (one.target for one in loops if isinstance(one, ast.For))
-    return {part.id for one in targets for part in ast.walk(one) if isinstance(part, ast.Name)}
+    return {name for one in loops if isinstance(one, ast.For) for name in _names(_given(one))}
+
+
+def _given(loop: ast.For) -> ast.expr:
+    """What a loop gets of each batch: not the number that ``enumerate`` counts."""
+    counted = isinstance(loop.iter, ast.Call) and own_name(loop.iter.func) == "enumerate"
+    return loop.target.elts[-1] if counted and isinstance(loop.target, ast.Tuple) else loop.target
 
 
 def _decides(test: ast.expr, scope: Scope, data: set[str]) -> bool:
     """Whether the values in a batch decide a test, through operations on tensors alone."""
-    reached: list[ast.expr] = [test]
-    names: set[str] = set()
-    for _ in range(MOST_STEPS):
-        met = {one.id for part in reached for one in ast.walk(part) if isinstance(one, ast.Name)}
-        if met <= names:
-            break
-        names |= met
-        values = (value for name in met for value in scope.assigned(name) if value is not None)
-        reached += [value for value in values if value not in reached]
+    reached = _reached(test, scope)
+    names = {name for one in reached for name in _names(one)}
     calls = [part for one in reached for part in ast.walk(one) if isinstance(part, ast.Call)]
-    if not all(_of_tensors(one, scope) for one in calls):
-        return False
     before = (one for one in scope.calls if one.node.lineno < test.lineno)
-    if any(agrees(one.method) and names & _names(one.node) for one in before):
+    if not all(_of_tensors(one, scope) for one in calls) or any(
+        agrees(one.method) and names & _names(one.node) for one in before
+    ):
         return False
-    return any(own_name(one.func) in REDUCES for one in calls) and bool(data & names)
+    reductions = (one for one in calls if own_name(one.func) in REDUCES)
+    return any(data & _names(part) for one in reductions for part in _reached(one, scope))
+
+
+def _reached(node: ast.expr, scope: Scope) -> Sequence[ast.expr]:
+    """An expression, and what the variables in it are assigned from."""
+    reached, ahead = [node], [node]
+    for _ in range(MOST_STEPS):
+        names = {name for one in ahead for name in _names(one)}
+        shown = (value for name in names for value in scope.assigned(name) if value is not None)
+        ahead = [value for value in dict.fromkeys(shown) if value not in reached]
+        reached += ahead
+    return reached
 
 
 def _of_tensors(call: ast.Call, scope: Scope) -> bool:

@@ -227,6 +227,9 @@ TWINS = {
         ),
         ddp(step=STEP + SHARES.format("batch.dim() == 3")),
         ddp(step=STEP + SHARES.format("total.max() > 100")),
+        ddp(step=STEP + SHARES.format("step % 9 == 0 and total.max() > 100")).replace(
+            "for batch in loader", "for step, batch in enumerate(loader)"
+        ),
         ddp(step=STEP + SHARES.format("batch.isnan().any()").replace("dist.all_reduce", "print")),
     ),
     "a layer that asks the other ranks where its own batch holds something": (
@@ -234,6 +237,7 @@ TWINS = {
         ddp(head=WEIGHED.format("", "area > 0")),
         ddp(head=WEIGHED.format("", "self.training")),
         ddp(head=WEIGHED.format("", "logits.shape[0] > 1")),
+        ddp(head=WEIGHED.format("scale = torch.ones(1)", "len(logits) > 1 and scale.sum() > 0")),
         ddp(head=WEIGHED.format("dist.all_reduce(area)", "area > 0")),
         ddp(head=WEIGHED.format("area = torch.ones(1)", "self.weight.sum() > 0")),
     ),
