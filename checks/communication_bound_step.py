@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from statistics import fmean, median
 
 from ddoctor.analysis import called_lines, live_data_starvation, printed_times
-from ddoctor.analysis.cpu_contention import have_their_cpus
+from ddoctor.analysis.cpu_contention import have_their_cpus, only_waking
 from ddoctor.analysis.ddp_options import accumulate, larger_batch
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.live_ranks import shares
@@ -115,7 +115,7 @@ def in_sight(
     if objects is not None and share - objects[1] / median(steps.seconds) < NOTABLE:
         return  # no gradients take it
     wrapper = next(iter(wrapping.wrappers), None) if wrapping is not None else None
-    large = share >= LARGE and have_their_cpus(steps, use)
+    large = share >= LARGE and have_their_cpus(steps, use) and not only_waking(steps, transfers)
     gradients = wrapper.trainable_bytes / MIB if wrapper is not None else 0
     yield Finding(
         severity=Severity.WARNING if large else Severity.NOTE,

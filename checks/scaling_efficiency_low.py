@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from statistics import fmean, median
 
-from ddoctor.analysis.cpu_contention import have_their_cpus
+from ddoctor.analysis.cpu_contention import have_their_cpus, only_waking
 from ddoctor.analysis.ddp_options import larger_batch
 from ddoctor.analysis.scaling import predict
 from ddoctor.analysis.stragglers import STEADY, comparable
@@ -41,14 +41,20 @@ def lost_to_the_number_of_ranks(
     # A profiler makes steps longer, and mostly the work of the host.
     if steps.traced or not comparable(steps):
         return
-    local = map(fmean, zip(*(rank.local for rank in steps.ranks), strict=True))
+    local = list(map(fmean, zip(*(rank.local for rank in steps.ranks), strict=True)))
     each = [own / whole for own, whole in zip(local, steps.seconds, strict=True)]
     efficiency = median(each)
     if efficiency >= HEALTHY:
         return
     waiting, transfer = steps.share("waiting"), steps.share("transfer")
     steady = sum(one < LOUD for one in each) >= STEADY * steps.count
-    loud = efficiency < LOUD and steady and have_their_cpus(steps, use)
+    lost = [whole - own for own, whole in zip(local, steps.seconds, strict=True)]
+    loud = (
+        efficiency < LOUD
+        and steady
+        and have_their_cpus(steps, use)
+        and not only_waking(steps, lost)
+    )
     sweep = max(sweeps or (), key=lambda one: len(one.ranks), default=None)
     yield Finding(
         severity=Severity.WARNING if loud else Severity.NOTE,

@@ -12,7 +12,7 @@ from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.live_look import in_reduction, look, moving
-from tests.training_steps import COUNT, USUAL, steps, with_more
+from tests.training_steps import COUNT, USUAL, Work, steps, with_more
 
 CAUSE = "communication-bound-step"
 MIB = 2**20
@@ -64,6 +64,25 @@ def test_transfers_that_nothing_hides(
 def test_what_gloo_moves_on_busy_cpus_is_a_note(findings: Findings, use: RankUse) -> None:
     (finding,) = findings(CAUSE, steps(USUAL, USUAL, transfer=0.05), use)
     assert finding.severity is Severity.NOTE
+
+
+TINY: Work = {"forward": 0.0004, "backward": 0.0006, "optimizer": 0.0003}
+
+
+@pytest.mark.parametrize(
+    ("section", "severity"),
+    [
+        (steps(TINY, TINY, transfer=0.0008), Severity.NOTE),
+        (steps(TINY, TINY, transfer=0.0008, device="cuda"), Severity.WARNING),
+        (steps(TINY, TINY, transfer=0.0008, ranks_per_host=1), Severity.WARNING),
+        (steps(TINY, TINY, transfer=0.004), Severity.WARNING),
+    ],
+)
+def test_waking_the_threads_of_one_host_is_a_note(
+    findings: Findings, section: Steps, severity: Severity
+) -> None:
+    (finding,) = findings(CAUSE, section, queued(0.01))
+    assert finding.severity is severity
 
 
 def test_half_of_the_bytes_and_other_buckets(findings: Findings) -> None:

@@ -48,6 +48,23 @@ def test_a_little_is_a_note(findings: Findings) -> None:
 
 
 @pytest.mark.parametrize(
+    ("device", "size", "severity"),
+    [
+        ("cpu", 0.01, Severity.NOTE),
+        ("cpu", 0.1, Severity.WARNING),
+        ("cuda", 0.01, Severity.WARNING),
+    ],
+)
+def test_waking_the_threads_of_one_host_is_a_note(
+    findings: Findings, device: str, size: float, severity: Severity
+) -> None:
+    work: Work = {"forward": 0.04 * size, "backward": 0.06 * size}
+    section = steps(work, work, transfer=0.09 * size, device=device)
+    (finding,) = findings(CAUSE, section, queued(0.01))
+    assert finding.severity is severity
+
+
+@pytest.mark.parametrize(
     ("use", "severity"),
     [
         ((), Severity.NOTE),
