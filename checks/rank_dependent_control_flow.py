@@ -426,7 +426,22 @@ def _together(live: LiveState | None, script: Script | None) -> Fix:
             return _LEAVE_TOGETHER
         if test := TEST.match(block.text):
             return _let_all_decide(test[1], f"{block.file.rpartition('/')[2]}:{block.line}")
-    return next(_skipped(live, script), _LET_ALL_DECIDE)
+    known = [*_skipped(live, script), *_own_branch(live, script)]
+    return known[0] if known else _LET_ALL_DECIDE
+
+
+def _own_branch(live: LiveState | None, script: Script | None) -> Iterator[Fix]:
+    """By the test of the script that led some ranks into their collective."""
+    for branch in script.own_branches if script is not None else ():
+        here = [
+            any(
+                frame.line == branch.at.line and frame.file.endswith(branch.at.file)
+                for frame in rank.seen.stack
+            )
+            for rank in (live.ranks if live is not None else ())
+        ]
+        if any(here) and not all(here):
+            yield _let_all_decide(branch.test, f"{branch.at.file}, before line {branch.at.line}")
 
 
 def _skipped(live: LiveState | None, script: Script | None) -> Iterator[Fix]:

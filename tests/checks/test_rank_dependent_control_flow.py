@@ -335,6 +335,36 @@ def test_the_fix_reduces_the_test_that_skips_a_backward_pass(
     assert any("float(condition)" in paste for paste in pastes)
 
 
+def test_the_fix_reduces_the_test_by_which_a_rank_comes_to_its_collective(
+    findings: Findings, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo')\n"
+        "def main():\n"
+        "    for batch in loader:\n"
+        "        loss = model(batch['x'])\n"
+        "        loss.backward()\n"
+        "        optimizer.step()\n"
+        "        if (batch['y'] == 3).sum() > 0:\n"
+        "            dist.all_reduce(counts)\n"
+        "main()\n"
+    )
+    source = read(script, ())
+    apart = run(waits(0, "all_reduce", 9), waits(1, REDUCTION, 6))
+    pastes = [fix.paste for one in findings(CAUSE, apart, source) for fix in one.fixes]
+    assert any("# instead of the test at train.py, before line 9" in paste for paste in pastes)
+    assert any("float((batch['y'] == 3).sum() > 0)" in paste for paste in pastes)
+    # Both have come to it, or none: another branch parts them.
+    for other in (
+        run(waits(0, "all_reduce", 9), waits(1, "barrier", 9)),
+        run(waits(0, "all_reduce", 12), waits(1, REDUCTION, 6)),
+    ):
+        pastes = [fix.paste for one in findings(CAUSE, other, source) for fix in one.fixes]
+        assert not any("before line 9" in paste for paste in pastes)
+
+
 def reducing(*per_rank: tuple[int, ...]) -> Steps:
     """Steps whose ranks reduce gradients in so many backward passes."""
     found = steps(*[USUAL] * len(per_rank), count=len(per_rank[0]) or 12)
