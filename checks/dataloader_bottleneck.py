@@ -90,6 +90,27 @@ TOGETHER = 10
 START_SECONDS, MANY_BATCHES = 10.0, 100
 
 
+def _on_each_rank(paste: str) -> Fix:
+    return Fix.python(
+        summary="let each rank load a part of the data itself",
+        paste=f"{paste}\n"
+        "dataset = datasets.distributed.split_dataset_by_node(dataset, rank, world_size)",
+        caution="a dataset of another kind takes its part in __iter__; otherwise accelerate reads "
+        "all of it on each rank, and drops the others' samples",
+    )
+
+
+# accelerate/data_loader.py, prepare_data_loader: the default for iterable datasets.
+DISPATCHED = {
+    "accelerate": _on_each_rank(
+        "Accelerator(dataloader_config=DataLoaderConfiguration(dispatch_batches=False))"
+    ),
+    "Trainer": _on_each_rank(
+        'TrainingArguments(..., accelerator_config={"dispatch_batches": False})'
+    ),
+}
+
+
 def too_slow_for_the_step(
     throughput: LoaderThroughput,
     curve: LoaderCurve | None,
@@ -104,14 +125,21 @@ def too_slow_for_the_step(
     advice = advise(worst, throughput.feeds, curve, use)
     others = [feed for feed in throughput.feeds if feed not in late]
     sure = Confidence.CERTAIN if worst.loader.batch_seconds else Confidence.LIKELY
+    # accelerate reads an iterable dataset on its main process, and sends the others their batches.
+    loading = {feed.loader.rank for feed in throughput.feeds}
+    dispatched = loading == {0} and throughput.ranks > 1 and words.framework in DISPATCHED
     yield Finding(
         severity=Severity.NOTE if worst.ample else Severity.WARNING,
         confidence=Confidence.POSSIBLE if worst.ample else sure,
-        because=_because(worst, others, len(late) < throughput.ranks, advice),
+        because=_because(worst, others, len(late) < throughput.ranks, advice)
+        + ("; it loads the batches of all ranks, and sends them" if dispatched else ""),
         evidence=tuple(_rows(worst, advice, lines)),
         where=throughput.where(late),
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
-        fixes=tuple(_fixes(worst, late, advice, words)),
+        fixes=(
+            *([DISPATCHED[words.framework]] if dispatched else []),
+            *_fixes(worst, late, advice, words),
+        ),
     )
 
 

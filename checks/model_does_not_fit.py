@@ -23,7 +23,7 @@ from ddoctor.analysis.trained_states import trained_states
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
-from ddoctor.evidence.plan import MemoryParts, Plan
+from ddoctor.evidence.plan import MemoryParts, Plan, PlanRow
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.training import TrainingRun
@@ -100,7 +100,7 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
         confidence=Confidence.CERTAIN if parts.model > plan.device_memory else Confidence.LIKELY,
         because=(
             f"of all requested strategies, {least.title} needs least: "
-            f"{parts.total / GIB:.1f} GiB on each GPU; {plan.device} has "
+            f"{parts.total / GIB:.1f} GiB on each GPU{_evaluating(least)}; {plan.device} has "
             f"{plan.device_memory / GIB:.1f} GiB" + (still if kept > plan.device_memory else "")
         ),
         evidence=contents(parts, plan.way),
@@ -198,6 +198,10 @@ _FOR_ENGINES = (
         paste="vllm serve MODEL --tensor-parallel-size 2",
     ),
 )
+
+
+def _evaluating(row: PlanRow) -> str:
+    return " during evaluation" if row.moment.startswith("evaluation") else ""
 
 
 def _enough(plan: Plan) -> int:

@@ -223,6 +223,35 @@ def two_fabrics_in_a_log(log: Log) -> Iterator[Finding]:
             return
 
 
+def fewer_devices_in_a_log(log: Log) -> Iterator[Finding]:
+    """A host on which NCCL uses fewer of the devices that it uses on another one."""
+    used: dict[str, dict[str, None]] = {}
+    for event in log.of("nccl-devices"):
+        names = (one.partition("]")[2] for one in event.values["devices"].split())
+        if event.host:
+            # Each process may be given its own.
+            used.setdefault(event.host, {}).update(dict.fromkeys(names))
+    most = max(used, key=lambda host: len(used[host]), default="")
+    for host, devices in used.items():
+        missing = [one for one in used[most] if one not in devices]
+        if not missing or not devices.keys() <= used[most].keys():
+            continue
+        away = ", ".join(one.partition(":")[0] for one in missing)
+        yield log_events.finding(
+            [one for one in log.of("nccl-devices") if one.host in (host, most)],
+            f"{host} uses {len(devices)} RDMA devices and {most} {len(used[most])}: {away} is "
+            "missing, as where a port is down, and the host with the fewest decides",
+            Fix(
+                summary=f"find out on {host} why it is not used",
+                paste=f"ibstat {away.partition(',')[0]}; rdma link\ndmesg | grep mlx5 | tail",
+            ),
+            severity=Severity.WARNING,
+            confidence=Confidence.POSSIBLE,
+            at=Where(hosts=(host,)),
+        )
+        return
+
+
 def _ports(devices: Iterable[RdmaDevice], layer: str) -> Iterator[tuple[RdmaDevice, RdmaPort]]:
     for device in devices:
         for port in device.ports:

@@ -112,7 +112,7 @@ def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
         return
     seconds = known if sure else every
     share = seconds / loop.step
-    does = any(line.does not in ("", loop_lines.IN_A_HOOK) for line in named)
+    does = any(line.does not in loop_lines.OF_ANY_TEXT for line in named)
     yield Finding(
         severity=Severity.WARNING if sure and (does or share >= live_cost.SURE) else Severity.NOTE,
         confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
@@ -132,6 +132,36 @@ def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(_seldom(named[0], share),),
+    )
+
+
+def other_models(loop: StepLoop) -> Iterator[Finding]:
+    """A model that computes in each step, and is not the one that the step trains.
+
+    A teacher must; what is the same in several steps need not.
+    """
+    seconds = loop.seconds(Place.MODEL)
+    share = seconds / loop.step if loop.step else 0.0
+    if share < live_cost.SURE:
+        return
+    line = loop.lines(Place.MODEL)[0]
+    yield Finding(
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE,
+        title="A model computes in each step outside of the training's own passes",
+        because=(
+            f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * loop.step:.3g} ms in a "
+            f"model, mostly at {_told(line)}; check whether each step needs it, or whether several "
+            "steps could share its results"
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="compute once what several steps use alike",
+                paste=f"with torch.no_grad():\n    shared = ...  # of {line.frame.file}:"
+                f"{line.frame.line}, before the loop over these steps",
+            ),
+        ),
     )
 
 
@@ -489,7 +519,7 @@ def _seldom(line: LoopLine, share: float) -> Fix:
         summary = "leave collection to Python, or collect every 1000 steps on all ranks"
     elif line.does == "empties the allocator's cache":
         summary = "remove it: torch reuses its cache, and must otherwise allocate again"
-    elif line.does:
+    elif line.does not in loop_lines.OF_ANY_TEXT:
         summary = "do it in one step of a hundred, and read values back only there"
     else:
         summary = "if not each step needs this, do it in one step of a hundred"

@@ -26,6 +26,13 @@ OVERHEAD: Mapping[str, re.Pattern[str]] = {
 IN_A_HOOK = "in a hook of the model"
 """Such work of any text, whose steps may all need it."""
 
+IN_A_CALLBACK = "in a callback"
+"""The same in a function that a trainer calls at a moment of the step."""
+CALLBACK = re.compile(r"(?:\w+\.)*on_[a-z]\w*")
+"""Its name in Lightning (pytorch/callbacks/callback.py) and transformers (trainer_callback.py)."""
+OF_ANY_TEXT = ("", IN_A_HOOK, IN_A_CALLBACK)
+"""What work does by its place alone, whatever its text."""
+
 OF_NO_BATCH = (COLLECTS, "empties the allocator's cache", "logs")
 """What is no work on a batch, even in a line that reads it."""
 

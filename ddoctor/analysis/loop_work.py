@@ -43,6 +43,8 @@ class Place(Enum):
     """After the optimizer."""
     HOOK = auto()
     """In a hook of a gradient or a module."""
+    MODEL = auto()
+    """In a model that computes outside of the passes of the step."""
     UNKNOWN = auto()
     """In no loop with them, or its place is not clear."""
 
@@ -86,6 +88,8 @@ def told(
                 return Place.LATER, LoopLine(one, apart[one], inner=itself)
     if does and place not in (Place.EARLIER, Place.LATER):
         return Place.LATER, LoopLine(itself, does)
+    if place in (Place.WITHIN, Place.UNKNOWN) and any(map(_is_callback, row.calls)):
+        return Place.LATER, LoopLine(itself, loop_lines.IN_A_CALLBACK)
     return place, LoopLine(line, does, inner=itself if itself != line else None)
 
 
@@ -112,6 +116,10 @@ def words(line: LoopLine) -> str:
     if line.inner is None:
         return told
     return f"{told}, often in {endings.place(line.inner)}{endings.quoted(line.inner)}"
+
+
+def _is_callback(frame: Frame) -> bool:
+    return loop_lines.CALLBACK.fullmatch(frame.function) is not None
 
 
 def _placed(row: Activity, steps: Sequence[Activity], after: str) -> tuple[Place, Frame]:

@@ -66,6 +66,8 @@ def _known(need: MemoryNeed) -> Iterator[tuple[Fix, int | None, bool]]:
     parts, forecast = need.parts, need.gains
     activations = parts.activations if parts is not None else None
     whole = parts.model if parts is not None else None
+    if "smaller evaluation" in forecast:
+        yield _SMALLER_EVALUATION, forecast["smaller evaluation"], False
     if activations != 0:
         gain = forecast.get("smaller batch", _share(activations, 1 / 2))
         yield _SMALLER_BATCH, gain, False
@@ -93,6 +95,12 @@ def _share(size: int | None, share: float) -> int | None:
     return None if size is None else round(size * share)
 
 
+_SMALLER_EVALUATION = Fix.python(
+    summary="halve the batch of evaluation",
+    paste="TrainingArguments(..., per_device_eval_batch_size=eval_batch_size // 2)",
+    caution="a Trainer that computes metrics also keeps the logits of all samples, in host memory "
+    "only with eval_accumulation_steps",
+)
 _SMALLER_BATCH = Fix.python(
     summary="halve the micro-batch and double gradient accumulation: the training stays the same",
     paste=(

@@ -19,6 +19,7 @@ COLLECTIVE, FORWARD, OPTIMIZER, REST = "collective", "forward", "optimizer", "re
 # The wait for a call with async_op=True has no frame of torch, as it is native code. A thread that
 # waits for a thread, an event or a process has frames of Python's library. A store waits for a key.
 WAIT = re.compile(r"(?<!store)\.wait\(", re.IGNORECASE)
+CLOSURE = "closure"
 MOST_STACKS = 10_000
 
 
@@ -83,7 +84,20 @@ def _known(stack: tuple[Frame, ...], *, on_gpu: bool) -> tuple[str, int]:
                 if row.activity == BACKWARD and stack[depth + 1].of_user:
                     inner, _ = _known(stack[depth + 1 :], on_gpu=on_gpu)
                     return OPTIMIZER if inner == OPTIMIZER else HOOKS, depth
+                if row.activity == OPTIMIZER and (begin := _within_closure(stack, depth)):
+                    name, more = _known(stack[begin:], on_gpu=on_gpu)
+                    return name, begin + more
                 return row.activity, depth
     if on_gpu and gpu_lines.waits(stack):
         return gpu_lines.AT_GPU, len(stack)
     return (gpu_lines.TO_GPU if on_gpu and gpu_lines.hands_over(stack) else REST), len(stack)
+
+
+def _within_closure(stack: tuple[Frame, ...], depth: int) -> int:
+    """Return where the work of a closure begins that an optimizer calls; 0: it calls none.
+
+    By its name in torch.optim, which Lightning keeps (core/optimizer.py, optimization/closure.py).
+    """
+    places = range(len(stack) - 1, depth, -1)
+    names = (place for place in places if stack[place].function.rpartition(".")[2] == CLOSURE)
+    return next((place + 1 for place in names if place + 1 < len(stack)), 0)

@@ -82,6 +82,8 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
         spent = stretches.lasting(stretches.means(rank.spent(phase)))
         for row in rows:
             if (row.file, row.line) in computing:
+                seconds[Place.MODEL] += spent * row.samples / whole
+                met.setdefault(Place.MODEL, Counter())[LoopLine(row.frame)] += row.samples
                 continue
             own = (row.file, row.line) == makes
             asked = own or loop_lines.does(row.frame) == loop_lines.COLLECTS

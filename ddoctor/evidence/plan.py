@@ -69,8 +69,9 @@ Method = Annotated[str, msgspec.Meta(pattern=f"^(?:{METHODS})$")]
 """dpo: two rows for each sample, and a frozen reference model. grpo: a sample is one completion; it
 has a reference as well, unless the weight of the divergence from it (beta) is 0."""
 GPUS_PER_HOST = 8
-Remedy = Literal["smaller batch", "checkpointing", "8 bits", "offload"]
-"""Half the micro-batch; checkpointing of every block; 8-bit optimizer states; shards on the CPU."""
+Remedy = Literal["smaller evaluation", "smaller batch", "checkpointing", "8 bits", "offload"]
+"""Half the batch of evaluation; half the micro-batch; checkpointing of every block; 8-bit optimizer
+states; shards on the CPU."""
 Way = Literal["closed form", "fake tensors"]
 """Method of the forecast: arithmetic, or a step on fake tensors, which take no memory."""
 Source = Literal["as measured", "by the measured step", "by roofline"]
@@ -345,6 +346,8 @@ class Plan(Section, frozen=True, kw_only=True):
     micro_batch: int | None = None
     largest_micro_batch: int | None = None
     """Largest micro-batch of the recommended row; None: not known."""
+    eval_batch: int | None = None
+    """Samples per GPU and batch of evaluation; None: the plan has no evaluation."""
     gains: Mapping[Remedy, int] = {}
     """Bytes per GPU that each remedy saves, for the recommended or smallest row. Empty: unknown."""
     without_checkpointing: MemoryParts | None = None

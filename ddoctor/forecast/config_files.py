@@ -43,6 +43,13 @@ COUNTS: Mapping[str, Sequence[str]] = {
     ),
     "global_batch": ("train_batch_size", "training.global_batch_size"),
 }
+EVALUATES = (
+    *("eval_strategy", "evaluation_strategy", "do_eval", "val_size", "val_set_size"),
+    "validation.enable",
+)
+EVAL_BATCH = ("per_device_eval_batch_size", "eval_batch_size", "validation.local_batch_size")
+# transformers/training_args.py
+USUAL_EVAL_BATCH = 8
 EPOCHS = ("num_epochs", "num_train_epochs")
 ACCUMULATION = ("gradient_accumulation_steps", "deepspeed_config.gradient_accumulation_steps")
 OPTIMIZER = ("optim", "optimizer", "optimizer.name", "optimizer.type")
@@ -73,7 +80,7 @@ METHOD = ("rl", "stage")
 PACKING = ("sample_packing", "packing")
 VLLM = ("use_vllm", "trl.use_vllm")
 VLLM_SHARE = ("vllm_gpu_memory_utilization", "trl.vllm_gpu_memory_utilization")
-OF_SAMPLES = ("sequence", "checkpointing", "compile")
+OF_SAMPLES = ("sequence", "checkpointing", "compile", "eval_batch")
 # They take memory, or save some, that no plan knows.
 BEYOND = (
     *(*METHOD, *VLLM, *PACKING),
@@ -114,6 +121,8 @@ def completed(wanted: PlanRequest) -> tuple[PlanRequest, Taken]:
     without: tuple[str, ...] = OF_MODEL if wanted.workload is not None else ()
     if wanted.params is not None:
         without = (*OF_MODEL, *OF_SAMPLES)
+    if wanted.parallel.words:
+        without = (*without, "eval_batch")
     zero: Zero | None = None
     paths = list(wanted.configs or ())
     for path in paths:
@@ -228,6 +237,7 @@ class _Config:
             ("quantize", self._quantized()),
             ("method", self._method()),
             ("vllm_share", self._vllm_share()),
+            ("eval_batch", self._eval_batch()),
         ):
             if found is not None:
                 yield option, *found
@@ -334,6 +344,19 @@ class _Config:
             if one.value == "grpo" and (weight is None or float(weight.value) == 0):
                 return Method("grpo:beta=0"), one
         return Method(one.value), one
+
+    def _eval_batch(self) -> tuple[int, Setting] | None:
+        """Samples of a batch of evaluation; None: it is off, or not larger than a micro-batch."""
+        on = next(
+            (one for one in self.every(EVALUATES) if one.value.lower() not in (*OFF, "0.0")), None
+        )
+        method = self._method()
+        if on is None or (method is not None and method[0].generates):
+            return None
+        if (one := self._first(EVAL_BATCH)) is not None and (one.number or 0) > 0:
+            return one.number or 0, one
+        usual = self._of_axolotl or on.name.startswith("validation")
+        return None if usual else (USUAL_EVAL_BATCH, on)
 
     def _vllm_share(self) -> tuple[float, Setting] | None:
         """The share of a GPU that vLLM takes there, by default 0.3 in TRL; 0: on other GPUs."""

@@ -295,6 +295,15 @@ class PlanRequest:
         int | None,
         typer.Option(metavar="N", help="Samples per optimizer step on all GPUs.", min=1),
     ] = None
+    eval_batch: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Samples per GPU and batch of --model's or --workload's evaluation, which may "
+            "take more memory than training.",
+            min=1,
+        ),
+    ] = None
     samples: Annotated[
         int | None,
         typer.Option(

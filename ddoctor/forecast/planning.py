@@ -98,6 +98,7 @@ def plan(
         blocks=model.blocks,
         sequence=memory.sequence,
         micro_batch=work.micro_batch,
+        eval_batch=work.eval_batch,
         # A search has compared other micro-batches, and steps without checkpointing.
         largest_micro_batch=(
             forecast.most_samples(way, device.memory) if forecast and not only else None

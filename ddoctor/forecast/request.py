@@ -123,6 +123,8 @@ def _check(wanted: PlanRequest) -> None:
     in_numbers = wanted.model is None and wanted.workload is None
     if wanted.compile and in_numbers:
         raise DoctorError("--compile goes with --model or --workload: it runs their blocks")
+    if wanted.eval_batch is not None and in_numbers:
+        raise DoctorError("--eval-batch goes with --model or --workload: it runs them")
     if wanted.attention is not None and wanted.model is None:
         raise DoctorError("--attention goes with --model: other models define it")
     if wanted.loss not in (None, "plain") and wanted.model is None:
@@ -138,6 +140,8 @@ def _check(wanted: PlanRequest) -> None:
         raise DoctorError(f"--method {method.text} goes with --model")
     if not method.plain and wanted.loss not in (None, "plain"):
         raise DoctorError(f"--method {method.text} defines its own loss: pass --loss plain")
+    if wanted.eval_batch is not None and method.generates:
+        raise DoctorError("--eval-batch does not go with --method grpo: it generates as well")
     if wanted.vllm_share is not None and not method.generates:
         raise DoctorError("--vllm-share goes with --method grpo, which generates completions")
     if (wanted.lora or wanted.quantize) is not None and wanted.model is None:
@@ -175,6 +179,7 @@ def _check_parallel(wanted: PlanRequest) -> None:
         "--method": not (wanted.method or SFT).plain,
         "--lengths": wanted.lengths is not None,
         "--images": wanted.images is not None,
+        "--eval-batch": wanted.eval_batch is not None,
         "--engine deepspeed": wanted.engine == "deepspeed",
     }
     for option, given in others.items():
@@ -252,6 +257,7 @@ def _read(
         length=length,
         checkpointing=wanted.checkpointing or "none",
         compiled=wanted.compile,
+        evaluated=wanted.eval_batch or 0,
         companions=companions(
             method,
             model,

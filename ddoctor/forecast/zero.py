@@ -92,7 +92,7 @@ class ZeroModel:
 class Moment:
     """What the GPU holds at a moment of the step besides weights, states and activations."""
 
-    phase: Literal["forward", "backward", "reduction", "optimizer"]
+    phase: Literal["forward", "backward", "reduction", "optimizer", "evaluation"]
     """reduction: of the last gradients, after all activations are gone."""
     gradients: float
     communication: float

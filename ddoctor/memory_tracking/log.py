@@ -33,7 +33,7 @@ class Peak:
     """The memory at the peak of one phase of the step, in bytes."""
 
     phase: str
-    """forward, backward or optimizer."""
+    """forward, backward, optimizer or evaluation."""
     module: str
     """The module of the last operator before it."""
     parts: Mapping[str, int]

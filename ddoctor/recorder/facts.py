@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from math import isfinite
 from statistics import median
@@ -21,6 +21,7 @@ from ddoctor.evidence.steps import Growth
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
 from ddoctor.recorder import user_calls
+from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.outermost import Outermost
 
@@ -32,14 +33,21 @@ MOST_DEPTH = 20_000
 MIB = 2**20
 
 
-def wrappers(outermost: Outermost, inspection: Inspection, *, checksum: bool) -> Iterator[Wrapper]:
-    """Each outermost model; parameters are summed only where no other code changes them."""
+Checksum = tuple[tuple[float, ...], tuple[float, ...]]
+"""Sums of the parameters, and of their magnitudes."""
+
+
+def wrappers(
+    outermost: Outermost, inspection: Inspection, checksums: Mapping[int, Checksum]
+) -> Iterator[Wrapper]:
+    """Each outermost model; ``checksums``: as of the function."""
     wrapped = outermost.wrapped()
     for root in list(outermost.roots.values()):
         inner = [one for one in root.modules() if isinstance(one, DistributedDataParallel)]
         model = inner[0] if inner else None
         number = wrapped.index(model) if model in wrapped else None
-        found = _wrapper(model or root, inspection, outermost.updated(), number, checksum)
+        sums = checksums.get(id(root), ((), ()))
+        found = _wrapper(model or root, inspection, outermost.updated(), number, sums)
         yield replace(found, bypassed=outermost.bypasses(root))
 
 
@@ -48,7 +56,7 @@ def _wrapper(
     inspection: Inspection,
     updated: Set[int],
     number: int | None,
-    checksum: bool,
+    checksum: Checksum,
 ) -> Wrapper:
     parameters = list(model.parameters())
     buffers = dict(model.named_buffers())
@@ -59,7 +67,6 @@ def _wrapper(
     kind = "ddp" if ddp is not None else max(units, default="none")
     none: tuple[str, ...] = ()
     never, sometimes = (none, none) if number is None else inspection.unused(number, updated)
-    sums, scales = _checksum(parameters) if checksum and not kind.startswith("fsdp") else ((), ())
     logged = ddp._get_ddp_logging_data() if ddp is not None else {}
     sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""
     inner = getattr(bare, "_orig_mod", bare)
@@ -82,15 +89,17 @@ def _wrapper(
         sharding=_sharding(modules),  # type: ignore[arg-type]
         block=block,
         blocks=blocks,
-        checksum=sums,
-        checksum_scale=scales,
+        checksum=checksum[0],
+        checksum_scale=checksum[1],
         find_unused_parameters=getattr(ddp, "find_unused_parameters", None),
         static_graph=getattr(ddp, "static_graph", None),
         broadcast_buffers=getattr(ddp, "broadcast_buffers", None),
         bucket_cap_mb=ddp.bucket_bytes_cap / 2**20 if ddp is not None else None,
         bucket_bytes=tuple(int(one) for one in sizes.split(",") if one.strip().isdigit()),
         comm_hook=str(logged.get("comm_hook", "")),
+        reduction_seconds=logged.get("avg_backward_comm_time", 0) / 1e9,
         inspected_steps=inspection.steps if number is not None else 0,
+        discarded=round(inspection.discarded(number), 4) if number is not None else 0.0,
         unused=never,
         sometimes_unused=sometimes,
     )
@@ -152,7 +161,21 @@ def _blocks(modules: list[nn.Module]) -> tuple[str, int | None]:
     return (most.__name__, len(by_class[most])) if held[most] else ("", None)
 
 
-def _checksum(parameters: list[Any]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+@harmless
+def checksums(outermost: Outermost) -> dict[int, Checksum]:
+    """Those of each outermost model that FSDP does not shard, by its identity.
+
+    To be called between two steps, where no other code changes them.
+    """
+    roots = list(outermost.roots.values())
+    return {id(one): _checksum(list(one.parameters())) for one in roots if not _sharded(one)}
+
+
+def _sharded(model: nn.Module) -> bool:
+    return bool(fsdp_units(model.modules()))
+
+
+def _checksum(parameters: list[Any]) -> Checksum:
     sums, scales = [0.0] * CHECKSUM_BINS, [0.0] * CHECKSUM_BINS
     with torch.no_grad():
         for number, one in enumerate(parameters):

@@ -92,7 +92,11 @@ class Gradients:
             for call in self.at_first:
                 call()
         armed = None
-        if any(one.require_backward_grad_sync for one in self.wrapped):
+        # The forward pass decides (DistributedDataParallel._post_forward): no_sync around the
+        # backward pass alone holds nothing back.
+        if any(
+            one.require_forward_param_sync or one.require_backward_grad_sync for one in self.wrapped
+        ):
             timeline.counts[SYNCED] += 1
             armed = self._arm(tensors)
         self._inside = True

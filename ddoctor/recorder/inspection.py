@@ -10,6 +10,7 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
 
+from ddoctor.recorder.discarded import Discarded
 from ddoctor.recorder.tape import COUNT
 from ddoctor.recorder.timeline import IN_A_ROW, Timeline
 
@@ -31,6 +32,7 @@ class Inspection:
         self._names: dict[int, tuple[int, str]] = {}
         self._used: Counter[int] = Counter()
         self._hooked: Counter[int] = Counter()
+        self._discarded = Discarded(timeline)
         self.steps = 0
         self._next = 0
         self._began = 0.0
@@ -41,6 +43,7 @@ class Inspection:
         self.end()
         self._used.clear()
         self._hooked.clear()
+        self._discarded = Discarded(self._timeline)
         self.steps = 0
         for number, model in enumerate(wrapped):
             for name, one in model.module.named_parameters():
@@ -77,6 +80,7 @@ class Inspection:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+        self._discarded.remove()
 
     def unused(self, model: int, updated: Set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Parameters of a model that never got a gradient, and those that sometimes did.
@@ -90,28 +94,50 @@ class Inspection:
                 (sometimes if used or one in updated else never).append(name)
         return tuple(never), tuple(sometimes)
 
+    def discarded(self, model: int) -> float:
+        """The share of backward passes, 0 to 1, after the last gradient that an optimizer takes,
+        for gradients of this model; 0: also where a step differs."""
+        found = self._discarded
+        each = [rows for one, rows in found.wasted.items() if self._names[one][0] == model]
+        often = found.steps >= FIRST_STEPS - 1 and sum(map(len, each)) >= found.steps
+        return sum(map(sum, each)) / found.seconds if often and found.seconds else 0.0
+
     _cost = 0.0
 
     def _begin(self) -> None:
         began = perf_counter()
         self._got.clear()
         self._under_way.clear()
-        add = self._got.add
+        came = self._came
         for model in self._models:
             parameters: Iterator[Any] = model.parameters()
             # One that a script freezes and thaws in each step may be frozen now, and be used later.
             thawed = [one for one in parameters if one.requires_grad and id(one) in self._names]
             self._handles += [
-                one.register_post_accumulate_grad_hook(lambda tensor: add(id(tensor)))
+                one.register_post_accumulate_grad_hook(lambda tensor: came(id(tensor)))
                 for one in thawed
             ]
             self._under_way += map(id, thawed)
         self._timeline.counts[COUNT["inspected"]] = 1
+        if self._in_a_row:
+            self._discarded.begin()
         # Registering, calling and removing them cost about the same.
         self._cost = 3 * (perf_counter() - began)
 
     def _end(self) -> None:
         self.end()
+        if self._in_a_row:
+            self._discarded.end()
         self.steps += 1
         self._used.update(self._got)
         self._hooked.update(self._under_way)
+
+    @property
+    def _in_a_row(self) -> bool:
+        """Whether it is one of the first steps, all of which are inspected."""
+        return self.steps < FIRST_STEPS
+
+    def _came(self, parameter: int) -> None:
+        self._got.add(parameter)
+        if self._in_a_row:
+            self._discarded.came(parameter)

@@ -120,6 +120,8 @@ class Seen:
         self.epochs: list[Epoch] = []
         self.slots: list[workers.Slots] = []
         self.batch_bytes: int | None = None
+        self.padding: list[float] = []
+        """As in the evidence's Loader."""
 
 
 @harmless
@@ -198,6 +200,7 @@ def _loader(settings: Loader, seen: Seen) -> Loader:
         epoch_batches=tuple(one.batches for one in seen.epochs[: MOST_EPOCHS - 1] if one.ended),
         unended=sum(epoch.batches for epoch in seen.epochs[-1:] if not epoch.ended),
         batch_bytes=seen.batch_bytes,
+        padding=tuple(seen.padding),
         lines=seen.slots[-1].lines() if seen.slots else (),
         randomness=seen.slots[0].randomness(seen.sources) if seen.slots else (),
     )

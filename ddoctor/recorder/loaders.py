@@ -19,6 +19,7 @@ from ddoctor.recorder import places, trial, workers
 from ddoctor.recorder.fingerprints import PRINTED_VALUES, of_dataset, of_tensors
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.loader_facts import MOST_EPOCHS, Epoch, Seen, described, distributed
+from ddoctor.recorder.padding import padding
 from ddoctor.recorder.swaps import replaces
 from ddoctor.recorder.tape import EVALUATION, LOADER
 from ddoctor.recorder.timeline import Timeline
@@ -192,6 +193,9 @@ def _look_at(seen: Seen, epoch: Epoch, batch: Any) -> list[torch.Tensor]:
     epoch.prints["values"].append(of_tensors(tensors) or "")
     epoch.prints["labels"].append(_print_labels(tensors) or "")
     seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
+    unused = padding(tensors)
+    if unused is not None and len(seen.padding) < FIRST_BATCHES:
+        seen.padding.append(unused)
     return tensors
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
 # A loader that takes less of the step than this is not tried alone.
 NOTABLE_LOADER = 0.05
 RECENT_STEPS = 64
+# The parameters of a run that goes on are summed after so many steps, and eight times as many.
+FIRST_SUMMED, SUMMED_AGAIN = 100, 8
 SETTLED_STEPS = 8
 BACKWARDS = COUNT["backwards"]
 GATHERS = {"all_gather_into_tensor", "all_gather_single"}
@@ -88,7 +91,7 @@ class Recorder:
         self._curve: tuple[CurvePoint, ...] = ()
         self._memory = NO_GROWTH
         self._caches: caches.Sizes = {}
-        self._stopping = False
+        self._checksums: Mapping[int, facts.Checksum] = {}
         self._writing = Lock()
 
     def install(self) -> None:
@@ -102,7 +105,7 @@ class Recorder:
         hooks.install(self._timeline)
         self._stepping.at_optimizer.append(self._at_optimizer)
         self._stepping.at_passes.append(self._at_optimizer)
-        self._stepping.at_step += self._settle, self._inspection.step
+        self._stepping.at_step += self._settle, self._inspection.step, self._sum_up
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
         self._sampler.start()
@@ -156,8 +159,15 @@ class Recorder:
             steps.at_step = [one for one in steps.at_step if one != self._settle]
         return number + 1
 
+    def _sum_up(self, number: int) -> int:
+        """A run that is not stopped may change its parameters when its steps are over."""
+        if number < FIRST_SUMMED:
+            return FIRST_SUMMED
+        self._checksums = facts.checksums(self._outermost) or {}
+        return number * SUMMED_AGAIN
+
     def _at_stop(self) -> None:
-        self._stopping = True
+        self._checksums = facts.checksums(self._outermost) or {}
         self._inspection.end()
         gc.collect()
         tensors, depth = facts.graphs()
@@ -212,7 +222,7 @@ class Recorder:
                 recorded.FACTS,
                 Facts(
                     wrappers=tuple(
-                        facts.wrappers(self._outermost, self._inspection, checksum=self._stopping)
+                        facts.wrappers(self._outermost, self._inspection, self._checksums)
                     ),
                     loaders=tuple(loader_facts.loading(list(self._loaders.begun))),
                     calls=tuple(self._collectives.places.values()),

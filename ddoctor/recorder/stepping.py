@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
+from functools import wraps
 from threading import get_ident
 from types import FrameType
 from typing import Any, NoReturn
@@ -27,7 +28,7 @@ from ddoctor.recorder import alive
 from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.swaps import replaces
-from ddoctor.recorder.tape import COUNT, LEAVING, OPTIMIZER, STOP_AT, WORLD
+from ddoctor.recorder.tape import COUNT, LEAVING, OPTIMIZER, REST, STOP_AT, WORLD
 from ddoctor.recorder.timeline import Timeline
 
 # The first that comes round again is one that steps in every iteration.
@@ -98,14 +99,37 @@ class Stepping:
                 self._count(optimizer)
             return result
 
-    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
         timeline = self._timeline
         if is_dynamo_compiling() or get_ident() != timeline.busy:
-            return
+            return None
         if self._depths:
             self._forget(_open_steps() - 1)
         self._depths.append(len(timeline.open))
         timeline.enter(OPTIMIZER)
+        # The optimizer itself is the first argument.
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], self._apart(args[1]), *args[2:]), kwargs
+        if callable(closure := kwargs.get("closure")):
+            return args, {**kwargs, "closure": self._apart(closure)}
+        return None
+
+    def _apart(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a closure whose time is not the optimizer's: it is the loop's, with its passes."""
+
+        @wraps(closure)
+        def run() -> Any:
+            timeline = self._timeline
+            depth = len(timeline.open)
+            timeline.enter(REST)
+            try:
+                return closure()
+            finally:
+                came = timeline.came
+                timeline.unwind(depth)
+                timeline.came = came
+
+        return run
 
     def _forget(self, still_open: int) -> None:
         """Drop steps that raised: they never ended."""

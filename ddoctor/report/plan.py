@@ -143,6 +143,9 @@ def seen(evidence: Evidence) -> Iterator[tuple[str, str]]:
         how = f"{plan.precision}, {plan.optimizer}{_checkpointed(plan.checkpointing)}{compiled}"
         samples = "" if plan.sequence is None else f", samples of {plan.sequence} tokens"
         yield "model", f"{plan.model}, {how}{samples}"
+        if plan.eval_batch is not None:
+            each = f"batches of {counted(plan.eval_batch, 'sample')} on each GPU, without gradients"
+            yield "evaluation", f"{each}; what a metric keeps of them is not included"
         yield from plan_method.lines(plan)
         yield from plan_lengths.lines(plan)
         parallel = plan.rows[0].parallel

@@ -105,6 +105,22 @@ def test_work_by_its_place(calls: tuple[Frame, ...], after: str, place: Place) -
 
 
 @pytest.mark.parametrize(
+    ("function", "place"),
+    [
+        ("on_after_backward", Place.LATER),
+        ("Spread.on_before_optimizer_step", Place.LATER),
+        ("onward", Place.WITHIN),
+        ("clip_on_cpu", Place.WITHIN),
+    ],
+)
+def test_a_callback_of_a_trainer(function: str, place: Place) -> None:
+    inside = user(22, "ordered = gradient.sort()", function)
+    loop = loop_with((inside,), after="backward", within=())
+    assert loop.seconds(place) == pytest.approx(0.05, rel=0.3)
+    assert sum(loop.seconds(other) for other in Place if other is not place) == 0
+
+
+@pytest.mark.parametrize(
     ("needed", "place"),
     [
         ((HEAD, origin(20)), Place.EARLIER),
@@ -191,7 +207,9 @@ def test_a_model_that_is_not_trained_is_part_of_the_step(inner: str, works: bool
     rows = (line("forward", 20, MODEL), msgspec.structs.replace(teacher, inner=inner), between)
     met = Lines(ranks=tuple(RankLines(rank=rank, samples=41, lines=rows) for rank in (0, 1)))
     section = steps(*[with_more("rest", 0.05)] * 2)
-    assert (StepLoop.derive(section, met).seconds(*Place) > 0.01) is works
+    loop = StepLoop.derive(section, met)
+    assert (loop.seconds(*{*Place} - {Place.MODEL}) > 0.01) is works
+    assert (loop.seconds(Place.MODEL) > 0.01) is not works
     assert bool([*unexplained.in_steps(section, met, ())]) is works
 
 

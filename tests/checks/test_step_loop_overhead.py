@@ -43,6 +43,63 @@ def test_what_the_loop_does_beside(findings: Findings, text: str, does: str) -> 
     assert finding.cost.value == pytest.approx(0.03 / 0.135, abs=0.03)
 
 
+@pytest.mark.parametrize(("seconds", "severity"), [(0.05, Severity.WARNING), (0.02, Severity.NOTE)])
+def test_a_callback_counts_by_its_cost(
+    findings: Findings, seconds: float, severity: Severity
+) -> None:
+    met = {FORWARD: 30, ("rest", 22, "ordered = gradient.sort()"): 12}
+    found = lines(met, met)
+    ranks = tuple(
+        replace(
+            one,
+            lines=tuple(
+                replace(line, function="Spread.on_after_backward", calls=(), after="backward")
+                if line.phase == "rest"
+                else line
+                for line in one.lines
+            ),
+        )
+        for one in found.ranks
+    )
+    section = steps(*[with_more("rest", seconds)] * 2)
+    (finding,) = findings(CAUSE, section, replace(found, ranks=ranks))
+    assert finding.severity is severity
+    assert "in a callback" in finding.because
+    assert "if not each step needs this" in finding.fixes[0].summary
+
+
+def models(met: Mapping[tuple[str, int, str], int]) -> Lines:
+    """Lines of two ranks, those of the rest in layers of a model."""
+    found = lines(met, met)
+    ranks = tuple(
+        replace(
+            one,
+            lines=tuple(
+                replace(line, inner="modules/linear.py:forward") if line.phase == "rest" else line
+                for line in one.lines
+            ),
+        )
+        for one in found.ranks
+    )
+    return replace(found, ranks=ranks)
+
+
+VALUES = ("rest", 31, "values = critic(states)")
+
+
+def test_a_model_that_computes_beside_the_passes_is_a_note(findings: Findings) -> None:
+    section = steps(*[with_more("rest", 0.05)] * 2)
+    (finding,) = findings(CAUSE, section, models({FORWARD: 30, VALUES: 12}))
+    assert finding.severity is Severity.NOTE
+    assert "train.py:31" in finding.because
+    assert "several steps could share" in finding.because
+
+
+def test_quiet_about_a_teacher_that_takes_less(findings: Findings) -> None:
+    section = steps(*[with_more("rest", 0.02)] * 2)
+    assert findings(CAUSE, section, models({FORWARD: 30, VALUES: 12})) == ()
+
+
 def hooked(met: Mapping[tuple[str, int, str], int]) -> Lines:
     """Lines of two ranks, those of the rest in hooks."""
     found = lines(met, met)

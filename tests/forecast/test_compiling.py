@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,6 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from ddoctor.commands.plan import PlanOptions
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.model import step
@@ -24,8 +21,7 @@ from ddoctor.forecast.model.outcome import Outcome
 from ddoctor.forecast.model.step import Footprint
 from ddoctor.forecast.request import plan
 from ddoctor.memory_tracking.blocks import blocks
-from ddoctor.options import parse
-from ddoctor.report.plan import table
+from tests.forecast.guide import GUIDE, cells, cells_of, guide_options, save_llama_1b
 from tests.forecast.on_cpu import footprint
 from tests.forecast.ways import HALF, SPREAD
 
@@ -288,23 +284,9 @@ def test_a_model_without_blocks_is_refused() -> None:
 
 @pytest.mark.ward
 def test_the_example_of_the_guide(tmp_path: Path) -> None:
-    transformers.LlamaConfig(
-        architectures=["LlamaForCausalLM"],
-        vocab_size=128_256,
-        hidden_size=2048,
-        intermediate_size=8192,
-        num_hidden_layers=16,
-        num_attention_heads=32,
-        num_key_value_heads=8,
-        max_position_embeddings=131_072,
-        tie_word_embeddings=True,
-    ).save_pretrained(tmp_path)
-    guide = (Path(__file__).parents[2] / "docs/guides/plan.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"^ddoctor plan (.* --compile .*)$", guide, re.MULTILINE)
-    options = parse(PlanOptions, shlex.split(command), "plan")
-    assert options is not None
-    grid = table(plan(replace(options, model=str(tmp_path))), narrow=1)
-    shown = re.findall(r"^```\n(  strategy .*?)```$", guide, re.DOTALL | re.MULTILINE)
+    save_llama_1b(tmp_path)
+    (command,) = re.findall(r"^ddoctor plan (.* --compile .*)$", GUIDE, re.MULTILINE)
+    planned = plan(guide_options(command, tmp_path))
+    shown = re.findall(r"^```\n(  strategy .*?)```$", GUIDE, re.DOTALL | re.MULTILINE)
     (mine,) = (one for one in shown if "without compile" in one)
-    lines = [" ".join(line.split()) for line in mine.splitlines()]
-    assert lines == [" ".join(row).strip() for row in (grid.head, *grid.rows)]
+    assert cells(mine) == cells_of(planned)

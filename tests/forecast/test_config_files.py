@@ -126,6 +126,34 @@ def test_llama_factory(tmp_path: Path) -> None:
     assert taken.beyond == ()
 
 
+@pytest.mark.parametrize(
+    ("text", "samples"),
+    [
+        # transformers/training_args.py: 8, unless a file says otherwise.
+        (TRL + "eval_strategy: steps\n", 8),
+        (TRL + "eval_strategy: epoch\nper_device_eval_batch_size: 2\n", 2),
+        (LLAMA_FACTORY + "val_size: 0.1\n", 8),
+        (AXOLOTL + "val_set_size: 0.05\neval_batch_size: 6\n", 6),
+        # axolotl evaluates with the micro-batch.
+        (AXOLOTL + "val_set_size: 0.05\n", None),
+        (TRL + "eval_strategy: 'no'\nper_device_eval_batch_size: 32\n", None),
+        (TRL + "per_device_eval_batch_size: 32\n", None),
+        (AXOLOTL + "val_set_size: 0\neval_batch_size: 6\n", None),
+        (AXOLOTL + "rl: grpo\nval_set_size: 0.05\neval_batch_size: 6\n", None),
+    ],
+)
+def test_batches_of_an_evaluation(tmp_path: Path, text: str, samples: int | None) -> None:
+    wanted, _ = read(tmp_path, text)
+    assert wanted.eval_batch == samples
+
+
+def test_no_evaluation_of_a_model_in_numbers(tmp_path: Path) -> None:
+    wanted, _ = read(tmp_path, TRL + "eval_strategy: steps\n", params="7B")
+    assert wanted.eval_batch is None
+    wanted, _ = read(tmp_path, TRL + "eval_strategy: steps\n", tp=2)
+    assert wanted.eval_batch is None
+
+
 def test_weights_that_are_all_trained_stay_in_float32(tmp_path: Path) -> None:
     text = LLAMA_FACTORY.replace("type: lora", "type: full")
     wanted, _ = read(tmp_path, text + "disable_gradient_checkpointing: true\n")

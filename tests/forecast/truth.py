@@ -38,6 +38,7 @@ def peak(
     checkpointing: Checkpointing = "none",
     accumulation: int = 1,
     replicated: bool = False,
+    evaluation: Callable[[], Batch] | None = None,
 ) -> int:
     """Bytes, from the second step on.
 
@@ -53,6 +54,7 @@ def peak(
     ):
         model = build().train()
         samples = batch()
+        evaluated = evaluation() if evaluation is not None else None
         recompute(model, checkpointing)
         if sharding is not None and mesh is not None:
             shard(model, sharding, mesh)
@@ -70,6 +72,12 @@ def peak(
                     del outputs
                 steps.step()
                 steps.zero_grad()
+                if evaluated is not None:
+                    model.eval()
+                    with torch.no_grad(), torch.autocast("cpu", autocast, enabled=bool(autocast)):
+                        outputs = model(**evaluated)
+                    del outputs
+                    model.train()
     events = recorded.profiler.kineto_results.events()
     begins = min(one.start_ns() for one in events if one.name() == "step 1")
     held = most = 0

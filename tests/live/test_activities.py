@@ -196,6 +196,7 @@ def test_each_row_is_met(tmp_path: Path) -> None:
 
 SAVE = library("torch/serialization.py", 970, "save")
 OPTIMIZER = library("torch/optim/optimizer.py", 501, "Optimizer.profile_hook_step.<locals>.wrapper")
+CLOSURE = library("lightning/pytorch/loops/optimization/closure.py", 146, "Closure.closure")
 APPLY = library("torch/autograd/function.py", 315, "BackwardCFunction.apply")
 CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
 
@@ -214,6 +215,11 @@ CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
         ((user(3), ENGINE, APPLY, user(9)), "backward"),
         ((user(3), ENGINE, user(9), OPTIMIZER), "optimizer"),
         ((user(3), user(9)), "rest"),
+        # A trainer's closure, in which it runs its passes and callbacks.
+        ((user(3), OPTIMIZER, CLOSURE, library("trainer.py", 9, "call"), user(9)), "rest"),
+        ((user(3), OPTIMIZER, CLOSURE, CALL, user(9)), "forward"),
+        ((user(3), OPTIMIZER, library("sgd.py", 8, "step")), "optimizer"),
+        ((user(3), OPTIMIZER, CLOSURE), "optimizer"),
         # Native code that nobody has frames of; and what has.
         ((user(3), user(9, "handle.wait()")), "collective"),
         ((user(3), user(9, "dist.all_reduce(x, async_op=True).wait()")), "collective"),

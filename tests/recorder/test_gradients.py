@@ -73,6 +73,28 @@ def test_only_the_last_part_of_a_batch_is_synced(record: Record) -> None:
     assert min(ran.phase("backward")[1:]) >= 4 * 0.02
 
 
+HELD_TOO_LATE = """
+model = DDP(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(6):
+    for part in range(4):
+        loss = model(torch.randn(8, 4)).sum()
+        with model.no_sync() if part < 3 else torch.enable_grad():
+            loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_no_sync_around_the_backward_pass_holds_nothing_back(record: Record) -> None:
+    """DDP decides in the forward pass."""
+    ran = record(BEGIN + HELD_TOO_LATE)
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.counted("backwards")[1:] == ran.counted("synced_backwards")[1:] == [4] * 4
+    for row in ran.rows[1:]:
+        assert [operation for _, _, _, operation in row.meetings] == [DDP_REDUCE] * 4
+
+
 CHECKPOINTED = """
 class Checkpointed(Net):
     def block(self, x):

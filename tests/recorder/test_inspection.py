@@ -218,3 +218,30 @@ def test_caches_without_a_limit(record: Record) -> None:
     assert grown["Store.cut"].hits == 0
     assert grown["Store.cut"].line == 7
     assert "usual" not in grown or grown["usual"].hits >= 30
+
+
+SUMMED = """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(STEPS):
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if 98 <= step <= 103:
+        print(sum(float(one.detach().double().sum()) for one in model.parameters()))
+with torch.no_grad():
+    model.weight.zero_()
+"""
+
+
+def test_parameters_of_a_run_that_goes_to_its_end(record: Record) -> None:
+    """What the script does with them after its steps does not count."""
+    ran = record(SUMMED.replace("STEPS", "130"))
+    (wrapper,) = ran.known.wrappers
+    assert sum(wrapper.checksum) in [pytest.approx(float(line)) for line in ran.stdout.split()]
+
+
+def test_no_sums_of_a_short_run(record: Record) -> None:
+    (wrapper,) = record(SUMMED.replace("STEPS", "60")).known.wrappers
+    assert wrapper.checksum == ()

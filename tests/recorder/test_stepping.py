@@ -62,6 +62,18 @@ def closure():
 for step in range(12):
     optimizer.step(closure)
 """
+PREPARING_CLOSURE = """
+import time
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+def closure():
+    optimizer.zero_grad()
+    found = loss()
+    found.backward()
+    time.sleep(0.02)  # as callbacks of a trainer
+    return found
+for step in range(8):
+    optimizer.step(closure) if step % 2 else optimizer.step(closure=closure)
+"""
 SCHEDULED = """
 schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.1, total_steps=12)
 after = torch.optim.lr_scheduler.StepLR(second, 4)
@@ -230,6 +242,14 @@ model = nn.Linear(4, 1)
 train(model, torch.optim.SGD(model.parameters(), lr=0.01), 10)
 """
 )
+
+
+def test_a_closure_is_the_loops_own_work(record: Record) -> None:
+    ran = record(BEGIN + PREPARING_CLOSURE)
+    assert ran.exit_code == 0, ran.stderr
+    assert min(ran.phase("rest")[1:]) >= 0.02
+    assert max(ran.phase("optimizer")[1:]) < 0.02
+    assert ran.counted("backwards")[1:] == [1] * len(ran.rows[1:])
 
 
 def test_an_optimizer_made_anew_goes_on(record: Record) -> None:

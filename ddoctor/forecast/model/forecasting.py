@@ -38,6 +38,7 @@ PHASES = {
     "forward": "forward pass",
     "backward": "backward pass",
     "optimizer": "optimizer step",
+    "evaluation": "evaluation",
 }
 OURS = Path(__file__).parents[2]
 # One step serves all numbers of ranks: sharded tensors shrink with their number.
@@ -69,6 +70,8 @@ class Forecast:
     checkpointing: Checkpointing = "none"
     compiled: bool = False
     """Whether torch.compile compiles each block by itself."""
+    evaluated: int = 0
+    """Samples of a batch of an evaluation between two steps; 0: there is none."""
     companions: Companions = NONE
     fills: bool = False
     """The first stage of a pipeline, which keeps the activations of all micro-batches in flight."""
@@ -205,6 +208,8 @@ class Forecast:
     def gains(self, row: ForecastRow) -> Mapping[Remedy, int]:
         """Return the GPU bytes that each remedy saves."""
         others: dict[Remedy, Forecast] = {}
+        if self.evaluated > 1:
+            others["smaller evaluation"] = replace(self, evaluated=self.evaluated // 2)
         if self.samples % 2 == 0:
             others["smaller batch"] = replace(self, samples=self.samples // 2)
         if self.checkpointing != "every":
@@ -321,6 +326,9 @@ class Forecast:
                 compiled=self.compiled,
                 accumulation=accumulation,
                 in_flight=in_flight,
+                evaluation=partial(self.blueprint.batch, self.evaluated, self.length)
+                if self.evaluated
+                else None,
             )
             return self._steps[key]
         except DoctorError:

@@ -29,8 +29,12 @@ def replace_loss(model: nn.Module, loss: str) -> nn.Module:
             f"--loss {loss} goes with causal language models, and {type(model).__name__} is none"
         )
     chunks = CHUNKED.fullmatch(loss)
+    plain = model.forward
 
-    def forward(self: nn.Module, labels: Tensor, **inputs: Any) -> Outcome:
+    def forward(self: nn.Module, labels: Tensor, **inputs: Any) -> Any:
+        if chunks is None and not self.training:
+            # transformers/monkey_patch of Liger: an evaluation needs the logits.
+            return plain(labels=labels, **inputs)
         hidden: Tensor = inner(**inputs)[0]
         if chunks is not None:
             return Outcome(loss=_in_chunks(head, hidden, labels, int(chunks[1])))

@@ -156,6 +156,7 @@ def footprint(
     compiled: bool = False,
     accumulation: int = 1,
     in_flight: int = 1,
+    evaluation: Callable[[], Batch] | None = None,
     kernels: Callable[[], AbstractContextManager[None]] = on_cuda,
     own: Callable[[Any, Sequence[Any]], int] = on_gpu,
 ) -> Footprint:
@@ -164,7 +165,8 @@ def footprint(
     ``autocast``: the computing dtype, if it differs from the weights'; ``sharding``: None if this
     rank has the whole model; ``compiled``: whether torch.compile compiles each block;
     ``accumulation``: micro-batches per optimizer step; ``in_flight``: those whose activations a
-    pipeline stage keeps at a time; ``kernels``: a context in which operators keep and return what
+    pipeline stage keeps at a time; ``evaluation``: the batch of an evaluation that follows each
+    step, None: there is none; ``kernels``: a context in which operators keep and return what
     the device's kernels do; ``own``: bytes that a call of an operator needs besides its outputs.
 
     Raises:
@@ -188,6 +190,7 @@ def footprint(
                 compiled,
                 accumulation,
                 in_flight,
+                evaluation,
             )
 
     repeated = _with_fewer_blocks(model, build, run)
@@ -228,7 +231,8 @@ def passes(
         with on_cuda():
             return _run(
                 *(model, batch, optimizer, on_gpu, autocast, None),
-                *(checkpointing, compiled, 1, 1, 1),
+                *(checkpointing, compiled, 1, 1),
+                steps=1,
             ).work
 
     model = on_meta(build)
@@ -313,6 +317,7 @@ def _run(
     compiled: bool,
     accumulation: int,
     in_flight: int,
+    evaluation: Callable[[], Batch] | None = None,
     steps: int = STEPS,
 ) -> _Run:
     # Python frees cycles between steps only, so that the same step gives the same log.
@@ -327,6 +332,7 @@ def _run(
         updates = optimizer([part for _, part in shards])
         known = KnownValues()
         samples = known.faked(batch())
+        evaluated = known.faked(evaluation()) if evaluation is not None else None
         kind = Tracker if sharding is None else ShardedTracker
         tracker = kind(model, updates, [one for one in samples.values() if isinstance(one, Tensor)])
         tracker.own = own
@@ -361,6 +367,9 @@ def _run(
                 updates.step()
                 for parameter, part in shards:
                     parameter.grad = part.grad = None
+                if evaluated is not None:
+                    with torch.autocast("cpu", autocast, enabled=autocast is not None):
+                        _evaluate(tracker, model, evaluated)
         work = None
         if tracker.work is not None:
             gradients = sum(one.nbytes for one, _ in shards)
@@ -403,6 +412,23 @@ def _go_back(tracker: Tracker | ShardedTracker, waiting: deque[Any]) -> None:
     del outputs
     if not waiting:
         tracker.reset_mod_stats()
+
+
+def _evaluate(tracker: Tracker | ShardedTracker, model: nn.Module, samples: Batch) -> None:
+    """Run a forward pass without gradients, of which neither operators nor FLOPs count."""
+    tracker.phase = "evaluation"
+    flops, work, tracker.work = tracker.flops, tracker.work, None
+    training = [one for one in model.modules() if one.training]
+    model.eval()
+    tracker.memory_tracking.pop(model, None)  # type: ignore[no-untyped-call]
+    with torch.no_grad():
+        outputs = model(**samples)
+    # Evaluation loops read the loss and the logits.
+    del outputs
+    for module in training:
+        module.training = True
+    tracker.reset_mod_stats()
+    tracker.flops, tracker.work = flops, work
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import msgspec
@@ -57,7 +57,10 @@ class ZeroForecast(Forecast):
         held = peaks["forward"].parts.get("Buffer", 0)
         unused = max(0, found.reserved - found.total)
         made: dict[str, MemoryParts] = {}
-        for moment in zero.moments:
+        moments = [*zero.moments]
+        if "evaluation" in peaks:
+            moments.append(replace(zero.moments[0], phase="evaluation"))
+        for moment in moments:
             own = _of_model(peaks[moment.phase]) if moment.computes else {"temporaries": 0}
             own["temporaries"] += WORKSPACE
             parts = parts_at(zero, moment, row, unused=unused, **own)

@@ -1,0 +1,60 @@
+"""A backward pass goes on through a model whose gradients nothing uses.
+
+The gradients of one model are zeroed before any optimizer takes them, and no other gradient needs
+them. The classic case is a GAN whose discriminator learns from samples that still hang on the
+generator. Then each of its backward passes runs through the generator as well, and DDP exchanges
+those gradients.
+
+Symptoms: a backward pass that takes much longer than its own model explains; the run is faster with
+``.detach()``, and its losses are the same.
+
+To fix it, detach what comes from the other model, or compute it under ``torch.no_grad()``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.analysis import live_cost
+from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.wrapping import Wrapping
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation
+
+EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
+
+
+def after_the_last_one_taken(wrapping: Wrapping, steps: Steps) -> Iterator[Finding]:
+    for models in wrapping.by_name(lambda one: one.kind == "ddp"):
+        wasted = min(one.discarded for one in models)
+        share = wasted * min(rank.share("backward") for rank in steps.ranks)
+        if share < live_cost.TOLD:
+            continue
+        name = models[0].name
+        yield Finding(
+            severity=live_cost.severity(share),
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{wasted:.0%} of the backward passes comes after the last gradient that an "
+                f"optimizer takes, and goes through {name}, whose gradients are zeroed then: "
+                f"{share:.0%} of the step"
+            ),
+            evidence=(
+                Observation(
+                    name="time after the last gradient taken",
+                    value=round(100 * wasted, 1),
+                    unit="% of backward passes",
+                    expected=0,
+                    source="gradients of the first steps, one by one",
+                ),
+            ),
+            cost=Cost(value=round(share, 3), unit="share of step"),
+            fixes=(
+                Fix.python(
+                    summary=f"detach what comes from {name} where another model learns from it",
+                    paste="with torch.no_grad():\n"
+                    f"    made = model(batch)  # {name}\n"
+                    "loss = criterion(other(made), target)  # or other(made.detach())",
+                    expected_gain=f"up to {share:.0%} of the step",
+                ),
+            ),
+        )
