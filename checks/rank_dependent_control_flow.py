@@ -200,12 +200,12 @@ def waiting_apart(run: TrainingRun, script: Script | None) -> Iterator[Finding]:
     waiting = held(run)
     if not waiting or left_behind(waiting) is not None:
         return
-    hung = [one for one in waiting if one.outcome == "hung"]
+    hung = [one for one in waiting if one.stood]
     ways = endings.ways(waiting)
     apart: dict[str, list[RankEnding]] = {}
     for one in waiting:
         apart.setdefault(endings.stood(one, ways[one.rank]), []).append(one)
-    longest = max(one.doing_seconds for one in hung)
+    longest = max(one.stood_seconds for one in hung)
     if len(apart) < 2:
         yield from _in_other_groups(waiting, next(iter(apart)), longest)
         return

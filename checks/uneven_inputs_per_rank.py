@@ -397,7 +397,7 @@ def _left_alone(run: TrainingRun, counts: Mapping[int, int]) -> Sequence[int]:
     shortest = min(counts.values())
     gone = {one.rank for one in run.ranks if one.outcome == "finished"}
     live = seen_live(run)
-    stuck = {one.rank for one in run.ranks if one.outcome == "hung"}
+    stuck = {one.rank for one in run.ranks if one.stood}
     stuck |= {one.rank for one in live.ranks} if live is not None else set()
     waited = sorted(stuck | {one.rank for one in run.ranks if one.echoes})
     short = [rank for rank, count in counts.items() if count == shortest]

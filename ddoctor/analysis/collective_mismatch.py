@@ -174,11 +174,11 @@ def have_passed(rows: Sequence[RankEnding], last: RankEnding) -> bool:
 
 
 def held(run: TrainingRun) -> tuple[RankEnding, ...]:
-    """All ranks, if all wait and some of them hung; empty: else.
+    """All ranks, if all wait and some of them stood still; empty: else.
 
     A rank may have failed in its collective, once another rank sent what does not fit.
     """
-    hung = [one for one in run.ranks if one.outcome == "hung"]
+    hung = [one for one in run.ranks if one.stood]
     waiting = tuple(one for one in run.ranks if one in hung or one.echoes)
     whole = bool(hung) and len(waiting) == len(run.ranks)
     return waiting if whole and all(one.waits for one in waiting) else ()

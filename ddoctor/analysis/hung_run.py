@@ -21,7 +21,7 @@ def seen_live(run: TrainingRun) -> LiveState | None:
     A rank may have failed in its collective, once another rank was gone. Where gloo or NCCL meet
     tensors that do not fit, the ranks fail instead of hanging.
     """
-    hung = [one for one in run.ranks if one.outcome == "hung"]
+    hung = [one for one in run.ranks if one.stood]
     differs = mismatch(run)
     apart = differs is not None and not differs.same_call
     finished = tuple(one.rank for one in run.ranks if one.outcome == "finished")
@@ -36,7 +36,7 @@ def seen_live(run: TrainingRun) -> LiveState | None:
         host=run.ranks[0].host,
         job="",
         world=len(run.ranks),
-        seconds=max((one.doing_seconds for one in hung), default=0.0),
+        seconds=max((one.stood_seconds for one in hung), default=0.0),
         command=run.command,
         missing=finished,
         supervised=True,

@@ -88,7 +88,7 @@ def told(
                 return Place.LATER, LoopLine(one, apart[one], inner=itself)
     if does and place not in (Place.EARLIER, Place.LATER):
         return Place.LATER, LoopLine(itself, does)
-    if place in (Place.WITHIN, Place.UNKNOWN) and any(map(_is_callback, row.calls)):
+    if place in (Place.WITHIN, Place.UNKNOWN) and any(map(is_callback, row.calls)):
         return Place.LATER, LoopLine(itself, loop_lines.IN_A_CALLBACK)
     return place, LoopLine(line, does, inner=itself if itself != line else None)
 
@@ -118,7 +118,8 @@ def words(line: LoopLine) -> str:
     return f"{told}, often in {endings.place(line.inner)}{endings.quoted(line.inner)}"
 
 
-def _is_callback(frame: Frame) -> bool:
+def is_callback(frame: Frame) -> bool:
+    """Whether it is a function that a trainer calls at a moment of the step."""
     return loop_lines.CALLBACK.fullmatch(frame.function) is not None
 
 

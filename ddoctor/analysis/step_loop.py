@@ -98,6 +98,9 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
                 if row.hook
                 else loop_work.told(activity, steps, row.after, apart)
             )
+            # What a library calls stands in none of the lines that lead there.
+            if place in (Place.WITHIN, Place.UNKNOWN) and loop_work.is_callback(row.frame):
+                place, line = Place.LATER, LoopLine(row.frame, loop_lines.IN_A_CALLBACK)
             seconds[place] += spent * row.samples / whole
             met.setdefault(place, Counter())[line] += row.samples
     hooks = [one for one in mine if one.hook]

@@ -22,6 +22,12 @@ ECHO = re.compile(
     r"|connectFullMesh failed",
     re.IGNORECASE,
 )
+# Of those, a rank that waited for as long as its process group allows.
+TIMED_OUT = re.compile(
+    r"timed out waiting (\d{1,12})ms for (?:recv|send)|wait timeout after (\d{1,12})ms"
+    r"|Timeout\(ms\)=(\d{1,12})",
+    re.IGNORECASE,
+)
 TRACEBACK = "Traceback (most recent call last):"
 """How Python begins one; multiprocessing hands the one of a child on within a message."""
 
@@ -130,6 +136,19 @@ class RankEnding(Part, frozen=True, kw_only=True):
             # It says nothing any more: what is printed is of its workers, whose pipes break then.
             return False
         return self.fell and told and bool(ECHO.search(f"{self.message} {self.printed}"))
+
+    @property
+    def stood_seconds(self) -> float:
+        """Seconds of its wait at the end, which ddoctor or its own timeout ended; 0: none."""
+        if self.outcome == "hung":
+            return self.doing_seconds
+        told = TIMED_OUT.search(f"{self.message} {self.printed}") if self.echoes else None
+        return int(next(filter(None, told.groups()))) / 1000 if told and self.waits else 0.0
+
+    @property
+    def stood(self) -> bool:
+        """Whether it hung, or waited in vain for as long as its process group allows."""
+        return self.outcome == "hung" or self.stood_seconds > 0
 
     @property
     def place(self) -> Frame | None:

@@ -1,4 +1,4 @@
-"""Gradients that are zeroed before any optimizer takes them, in the first inspected steps.
+"""Gradients that are zeroed before any optimizer takes them, of the first inspected steps.
 
 A backward pass may have to compute some of them on its way, as those of a discriminator that a
 generator learns from. What comes after the last one that an optimizer takes is for nothing.
@@ -6,7 +6,7 @@ generator learns from. What comes after the last one that an optimizer takes is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -14,10 +14,10 @@ from typing import Any
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from ddoctor.recorder.tape import COUNT
 from ddoctor.recorder.timeline import Timeline
 
-BACKWARDS = COUNT["backwards"]
+FEWEST = 2
+"""Passes that show more than chance."""
 
 
 @dataclass
@@ -30,53 +30,40 @@ class _Pass:
     """The last gradient that an optimizer took; 0: none."""
     dropped: dict[int, float] = field(default_factory=dict)
 
+    @property
+    def last(self) -> int | None:
+        """The parameter with the last gradient, if nothing takes that; None: else."""
+        last = max(self.dropped, key=lambda one: self.dropped[one], default=None)
+        return last if last is not None and 0 < self.taken < self.dropped[last] else None
+
 
 class Discarded:
-    """Follows the gradients of steps in a row."""
+    """Follows the gradients of some steps, until each of them is taken or zeroed."""
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
-        self._passes: dict[int, _Pass] = {}
-        self._before: list[_Pass] = []
-        """Of the step before: what comes first in a step may be to zero the gradients."""
-        self._pending: dict[int, tuple[_Pass, float]] = {}
+    def __init__(self, timeline: Timeline, turn: Callable[[], object]) -> None:
+        """``turn``: names the backward pass that runs."""
+        self._timeline, self._turn = timeline, turn
+        self._passes: dict[object, _Pass] = {}
+        self._pending: dict[int, list[tuple[_Pass, float]]] = {}
+        """Of several passes, where a parameter adds them up."""
         self._handle: Any = None
         self._replaced: list[tuple[Any, Any, Any]] = []
-        self.steps = 0
-        """Number of steps that count."""
-        self.seconds = 0.0
-        """Of their backward passes."""
-        self.wasted: dict[int, list[float]] = {}
-        """By the parameter that is the last one of a pass: seconds after the last one taken."""
 
     def begin(self) -> None:
-        """Follow the next step."""
-        self._handle = register_optimizer_step_pre_hook(self._take)
-        for owner in (Optimizer, nn.Module):
-            self._replace(owner)
+        """Follow the gradients that are told from now on."""
+        if self._handle is None:
+            self._handle = register_optimizer_step_pre_hook(self._take)
+            for owner in (Optimizer, nn.Module):
+                self._replace(owner)
 
     def came(self, parameter: int) -> None:
         """The gradient of the parameter with this identity is there."""
-        now = perf_counter()
-        turn = int(self._timeline.counts[BACKWARDS])
+        now, turn = perf_counter(), self._turn()
         found = self._passes.get(turn)
         if found is None:
             found = self._passes[turn] = _Pass(self._timeline.last)
         found.ended = now
-        self._pending[parameter] = found, now
-
-    def end(self) -> None:
-        """Count the step before the one that is over."""
-        self.remove()
-        if self._before:
-            self.steps += 1
-        for one in self._before:
-            self.seconds += one.ended - one.began
-            last = max(one.dropped, key=lambda number: one.dropped[number], default=None)
-            if last is not None and one.taken and one.dropped[last] > one.taken:
-                self.wasted.setdefault(last, []).append(one.dropped[last] - one.taken)
-        self._before = list(self._passes.values())
-        self._passes.clear()
+        self._pending.setdefault(parameter, []).append((found, now))
 
     def remove(self) -> None:
         """Remove all hooks."""
@@ -88,23 +75,33 @@ class Discarded:
                 owner.zero_grad = before
         self._replaced.clear()
 
-    def _take(self, optimizer: Optimizer, *_: Any) -> None:
-        for one in _of(optimizer):
-            if (found := self._pending.pop(id(one), None)) is not None:
-                turn, at = found
-                turn.taken = max(turn.taken, at)
+    def share(self, of_model: Callable[[int], bool]) -> float:
+        """Return the share of the passes, 0 to 1, after the last gradient that is taken, in those
+        that end with a parameter of a model."""
+        ends = [one for one in self._passes.values() if one.last is not None and of_model(one.last)]
+        whole = sum(one.ended - one.began for one in self._passes.values())
+        if len(ends) < FEWEST or not whole:
+            return 0.0
+        return sum(max(one.dropped.values()) - one.taken for one in ends) / whole
 
-    def _drop(self, parameters: Iterable[Any]) -> None:
-        for one in parameters:
-            if (found := self._pending.pop(id(one), None)) is not None:
-                turn, at = found
-                turn.dropped[id(one)] = at
+    def _take(self, optimizer: Optimizer, *more: Any) -> None:
+        for turn, _, at in self._settled(_of(optimizer)):
+            turn.taken = max(turn.taken, at)
+
+    def _settled(self, parameters: Iterable[Any]) -> list[tuple[_Pass, int, float]]:
+        """Return the gradients of these parameters of which nothing was known before."""
+        if not self._pending:
+            return []
+        found = [(id(one), self._pending.pop(id(one), [])) for one in parameters]
+        return [(turn, number, at) for number, rows in found for turn, at in rows]
 
     def _replace(self, owner: Any) -> None:
         before = owner.zero_grad
 
         def zero_grad(this: Any, *args: Any, **kwargs: Any) -> Any:
-            self._drop(_of(this) if isinstance(this, Optimizer) else this.parameters())
+            parameters = _of(this) if isinstance(this, Optimizer) else this.parameters()
+            for turn, number, at in self._settled(parameters):
+                turn.dropped[number] = at
             return before(this, *args, **kwargs)
 
         owner.zero_grad = zero_grad

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Set
-from math import ceil
+from math import ceil, inf
 from time import perf_counter
 from typing import Any
 
@@ -19,6 +19,7 @@ FIRST_STEPS = 3
 AFFORDABLE = 0.001
 FEWEST_BETWEEN = 4
 DEFAULT_BETWEEN = 32
+BACKWARDS = COUNT["backwards"]
 
 
 class Inspection:
@@ -32,9 +33,11 @@ class Inspection:
         self._names: dict[int, tuple[int, str]] = {}
         self._used: Counter[int] = Counter()
         self._hooked: Counter[int] = Counter()
-        self._discarded = Discarded(timeline)
+        self._discarded = Discarded(timeline, self._turn)
         self.steps = 0
         self._next = 0
+        self._settled = inf
+        """The step by which each gradient of the first ones is taken or zeroed."""
         self._began = 0.0
         self._last_step = 0.0
 
@@ -43,7 +46,7 @@ class Inspection:
         self.end()
         self._used.clear()
         self._hooked.clear()
-        self._discarded = Discarded(self._timeline)
+        self._discarded = Discarded(self._timeline, self._turn)
         self.steps = 0
         for number, model in enumerate(wrapped):
             for name, one in model.module.named_parameters():
@@ -67,20 +70,29 @@ class Inspection:
                 # By powers of two, so that all ranks inspect the same steps.
                 power = 1 << max(0, between - 1).bit_length()
                 self._next = number + max(FEWEST_BETWEEN, power, DEFAULT_BETWEEN)
+                if self.steps == FIRST_STEPS:
+                    self._settled = number + FEWEST_BETWEEN
+        if number >= self._settled:
+            self._discarded.remove()
+            self._settled = inf
         timeline = self._timeline
         if timeline.busy != timeline.main:
             return number + IN_A_ROW
         if self._models and number >= self._next:
             self._begin()
             self._last_step = timeline.last
-        return number + 1 if self._handles else max(self._next, number + 1)
+        due = min(self._next, self._settled)
+        return number + 1 if self._handles else max(int(due), number + 1)
 
     def end(self) -> None:
         """Remove the hooks; an unfinished step does not count."""
+        self._unhook()
+        self._discarded.remove()
+
+    def _unhook(self) -> None:
         for handle in self._handles:
             handle.remove()
         self._handles = []
-        self._discarded.remove()
 
     def unused(self, model: int, updated: Set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Parameters of a model that never got a gradient, and those that sometimes did.
@@ -96,11 +108,8 @@ class Inspection:
 
     def discarded(self, model: int) -> float:
         """The share of backward passes, 0 to 1, after the last gradient that an optimizer takes,
-        for gradients of this model; 0: also where a step differs."""
-        found = self._discarded
-        each = [rows for one, rows in found.wasted.items() if self._names[one][0] == model]
-        often = found.steps >= FIRST_STEPS - 1 and sum(map(len, each)) >= found.steps
-        return sum(map(sum, each)) / found.seconds if often and found.seconds else 0.0
+        for gradients of this model."""
+        return self._discarded.share(lambda one: self._names[one][0] == model)
 
     _cost = 0.0
 
@@ -125,9 +134,7 @@ class Inspection:
         self._cost = 3 * (perf_counter() - began)
 
     def _end(self) -> None:
-        self.end()
-        if self._in_a_row:
-            self._discarded.end()
+        self._unhook()
         self.steps += 1
         self._used.update(self._got)
         self._hooked.update(self._under_way)
@@ -141,3 +148,6 @@ class Inspection:
         self._got.add(parameter)
         if self._in_a_row:
             self._discarded.came(parameter)
+
+    def _turn(self) -> object:
+        return self._timeline.done, self._timeline.counts[BACKWARDS]

@@ -92,6 +92,7 @@ class Recorder:
         self._memory = NO_GROWTH
         self._caches: caches.Sizes = {}
         self._checksums: Mapping[int, facts.Checksum] = {}
+        self._sum_at = FIRST_SUMMED
         self._writing = Lock()
 
     def install(self) -> None:
@@ -161,10 +162,11 @@ class Recorder:
 
     def _sum_up(self, number: int) -> int:
         """A run that is not stopped may change its parameters when its steps are over."""
-        if number < FIRST_SUMMED:
-            return FIRST_SUMMED
-        self._checksums = facts.checksums(self._outermost) or {}
-        return number * SUMMED_AGAIN
+        # At the same steps on all ranks; this is also called between them.
+        if number == self._sum_at:
+            self._checksums = facts.checksums(self._outermost) or {}
+            self._sum_at *= SUMMED_AGAIN
+        return self._sum_at
 
     def _at_stop(self) -> None:
         self._checksums = facts.checksums(self._outermost) or {}

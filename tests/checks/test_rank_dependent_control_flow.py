@@ -77,6 +77,46 @@ def test_one_rank_fails_in_its_collective_and_another_hangs_elsewhere(findings: 
     assert findings(CAUSE, run(echoing(0, doing="barrier", line=50), echoing(1))) == ()
 
 
+LATE = "unbound_buffer.cc:78] Timed out waiting 40000ms for recv operation to complete"
+
+
+def lost(rank: int, doing: str, line: int, **fields: Any) -> RankEnding:
+    """A rank whose call fails, as its peer is gone."""
+    return echoing(rank, doing=doing, stack=(user(line), ALL_REDUCE), **fields)
+
+
+def test_a_timeout_of_the_process_group_ends_what_hangs(findings: Findings) -> None:
+    """Before ddoctor does."""
+    waited = lost(0, "barrier", 50, message=LATE)
+    (finding,) = findings(CAUSE, run(waited, lost(1, REDUCTION, 40)))
+    assert "rank 0 in barrier at train.py:50" in finding.because
+    assert "rank 1 in DDP's gradient reduction at train.py:40" in finding.because
+    assert "nothing moved for 40 s" in finding.because
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        # One that came too late to the same call; one that worked; one that died.
+        (lost(0, "barrier", 50, message=LATE), lost(1, "barrier", 50)),
+        (
+            lost(0, "barrier", 50, message=LATE),
+            raised(1, "RuntimeError", "no such file", line=40),
+        ),
+        (
+            lost(0, "barrier", 50, message=LATE),
+            ending(1, "killed", exit_code=-9, doing=REDUCTION),
+        ),
+        # None of them waited for that long: a network may lose them.
+        (lost(0, "barrier", 50), lost(1, REDUCTION, 40)),
+    ],
+)
+def test_quiet_about_timeouts_of_other_causes(
+    findings: Findings, ranks: tuple[RankEnding, ...]
+) -> None:
+    assert findings(CAUSE, run(*ranks)) == ()
+
+
 def test_a_call_without_a_line_is_one_kind_of_evidence(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(waits(0, "all_reduce", 50), ending(1, "hung", doing="wait")))
     assert finding.confidence is Confidence.LIKELY
