@@ -1,4 +1,4 @@
-"""A backward pass goes on through a model whose gradients nothing uses.
+"""A backward pass continues through a model whose gradients nothing uses.
 
 The gradients of one model are zeroed before any optimizer takes them, and no other gradient needs
 them. The classic case is a GAN whose discriminator learns from samples that still hang on the
@@ -26,7 +26,7 @@ EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 def after_the_last_one_taken(wrapping: Wrapping, steps: Steps) -> Iterator[Finding]:
     for models in wrapping.by_name(lambda one: one.kind == "ddp"):
         wasted = min(one.discarded for one in models)
-        share = wasted * min(rank.share("backward") for rank in steps.ranks)
+        share = wasted * min((rank.share("backward") for rank in steps.ranks), default=0.0)
         if share < live_cost.TOLD:
             continue
         name = models[0].name

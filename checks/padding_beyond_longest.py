@@ -32,7 +32,7 @@ def in_the_batches(loading: Loading, steps: Steps) -> Iterator[Finding]:
     one = min(each, key=lambda one: fmean(one.padding))
     unused = fmean(one.padding)
     # A transformer's time grows at least in proportion to the length.
-    share = unused * min(rank.share(*PASSES) for rank in steps.ranks)
+    share = unused * min((rank.share(*PASSES) for rank in steps.ranks), default=0.0)
     if share < live_cost.TOLD:
         return
     yield Finding(

@@ -136,7 +136,7 @@ def beside_the_model(loop: StepLoop) -> Iterator[Finding]:
 
 
 def other_models(loop: StepLoop) -> Iterator[Finding]:
-    """A model that computes in each step, and is not the one that the step trains.
+    """A model that computes in each step outside of the passes that train.
 
     A teacher must; what is the same in several steps need not.
     """

@@ -89,8 +89,8 @@ class Loader(Part, frozen=True, kw_only=True):
     batch_bytes: int | None = None
     """Bytes of the tensors of a batch."""
     padding: tuple[float, ...] = ()
-    """Of each batch that was looked at and has integer tensors, such as tokens: the share of their
-    columns, 0 to 1, at an end of which all samples have the same value."""
+    """Of each batch that was looked at and has tokens: the share of padding columns, 0 to 1. In
+    these, at one end of its integer tensors, all samples have the same value."""
     lines: tuple[HotLine, ...] = ()
     """The user's lines at which its workers were sampled most often; empty: it has none."""
     randomness: tuple[WorkerRandomness, ...] = ()

@@ -59,7 +59,7 @@ class Wrapper(Part, frozen=True, kw_only=True):
     comm_hook: str = ""
     reduction_seconds: float = 0.0
     """DDP's own mean from the begin of the first reduction in a backward pass to the end of the
-    last, with the computation that runs meanwhile; 0: not known."""
+    last. Computation may run meanwhile. 0: not known."""
 
     inspected_steps: int = 0
     """Steps in which the local gradients of this rank were inspected."""
@@ -68,8 +68,8 @@ class Wrapper(Part, frozen=True, kw_only=True):
     sometimes_unused: tuple[str, ...] = ()
     """Names of parameters without a gradient in some of these steps."""
     discarded: float = 0.0
-    """Share of the backward passes, 0 to 1, that comes after the last gradient that an optimizer
-    takes, and ends with one of this model's that is zeroed before any does."""
+    """Share of the backward passes, 0 to 1, after the last gradient that an optimizer takes. What
+    comes then are gradients of this model that are zeroed unused."""
     find_unused_seconds: tuple[float, ...] = ()
     """Seconds of the graph traversal for find_unused_parameters, in each judged step."""
     buffer_broadcast_seconds: tuple[float, ...] = ()

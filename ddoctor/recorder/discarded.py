@@ -50,7 +50,7 @@ class Discarded:
         self._replaced: list[tuple[Any, Any, Any]] = []
 
     def begin(self) -> None:
-        """Follow the gradients that are told from now on."""
+        """Follow the gradients that come from now on."""
         if self._handle is None:
             self._handle = register_optimizer_step_pre_hook(self._take)
             for owner in (Optimizer, nn.Module):
@@ -76,8 +76,10 @@ class Discarded:
         self._replaced.clear()
 
     def share(self, of_model: Callable[[int], bool]) -> float:
-        """Return the share of the passes, 0 to 1, after the last gradient that is taken, in those
-        that end with a parameter of a model."""
+        """Return the share of the passes, 0 to 1, after the last gradient that is taken.
+
+        Only those count that end with a parameter of the model.
+        """
         ends = [one for one in self._passes.values() if one.last is not None and of_model(one.last)]
         whole = sum(one.ended - one.began for one in self._passes.values())
         if len(ends) < FEWEST or not whole:
