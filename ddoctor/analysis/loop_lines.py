@@ -28,8 +28,10 @@ IN_A_HOOK = "in a hook of the model"
 
 IN_A_CALLBACK = "in a callback"
 """The same in a function that a trainer calls at a moment of the step."""
-CALLBACK = re.compile(r"(?:\w+\.)*on_[a-z]\w*")
-"""Its name in Lightning (pytorch/callbacks/callback.py) and transformers (trainer_callback.py)."""
+CALLBACK = re.compile(r"(?:\w+\.)*on_(?!\w+_batch_transfer)[a-z]\w*")
+"""Its name in Lightning (pytorch/callbacks/callback.py) and transformers (trainer_callback.py).
+
+Lightning's hooks around the transfer of a batch prepare it (core/hooks.py, DataHooks)."""
 OF_ANY_TEXT = ("", IN_A_HOOK, IN_A_CALLBACK)
 """What work does by its place alone, whatever its text."""
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import wraps
 from time import perf_counter
 from typing import Any
 
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from ddoctor.recorder.swaps import compiled
 from ddoctor.recorder.timeline import Timeline
 
 FEWEST = 2
@@ -51,7 +53,8 @@ class Discarded:
 
     def begin(self) -> None:
         """Follow the gradients that come from now on."""
-        if self._handle is None:
+        # What is compiled depends on the functions that it calls.
+        if self._handle is None and not compiled():
             self._handle = register_optimizer_step_pre_hook(self._take)
             for owner in (Optimizer, nn.Module):
                 self._replace(owner)
@@ -100,6 +103,7 @@ class Discarded:
     def _replace(self, owner: Any) -> None:
         before = owner.zero_grad
 
+        @wraps(before)
         def zero_grad(this: Any, *args: Any, **kwargs: Any) -> Any:
             parameters = _of(this) if isinstance(this, Optimizer) else this.parameters()
             for turn, number, at in self._settled(parameters):

@@ -30,7 +30,8 @@ def padding(tensors: Sequence[Tensor]) -> float | None:
     alike = [one for one in found if one.shape[1] == width]
     # A matrix of one value, such as the types of all tokens, tells nothing.
     telling = [one for one in alike if bool((one != one[0, 0]).any())]
-    if not telling:
+    # Ones and zeros alone may be classes.
+    if not any(bool(((one < 0) | (one > 1)).any()) for one in telling):
         return None
     ends = (
         min(_same(one.flip(1) if backwards else one) for one in telling)

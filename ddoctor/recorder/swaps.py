@@ -29,6 +29,12 @@ def replaces(owner: Any, name: str) -> Callable[[Ours], Ours]:
     return put
 
 
+def compiled() -> bool:
+    """Whether torch.compile has compiled anything."""
+    dynamo = sys.modules.get("torch._dynamo.utils")
+    return dynamo is not None and bool(dynamo.counters["frames"])
+
+
 class Swaps:
     """Functions of torch and of the models' classes, and their replacements."""
 
@@ -51,8 +57,7 @@ class Swaps:
 
         None if anything was compiled: the compiled code may depend on it.
         """
-        dynamo = sys.modules.get("torch._dynamo.utils")
-        if dynamo is not None and dynamo.counters["frames"]:
+        if compiled():
             return
         for hooks, number, _ in self._hooks:
             hooks().pop(number, None)

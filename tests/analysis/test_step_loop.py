@@ -110,6 +110,7 @@ def test_work_by_its_place(calls: tuple[Frame, ...], after: str, place: Place) -
         ("on_after_backward", Place.LATER),
         ("Spread.on_before_optimizer_step", Place.LATER),
         ("onward", Place.WITHIN),
+        ("Data.on_after_batch_transfer", Place.WITHIN),
         ("clip_on_cpu", Place.WITHIN),
     ],
 )

@@ -49,8 +49,9 @@ def test_none(tensors: list[Tensor]) -> None:
         [tokens(40)[:1]],
         [torch.arange(40).reshape(4, 10)],
         [torch.zeros(4, 40, 3, dtype=torch.long)],
+        [torch.eye(40, dtype=torch.long)[:4]],
     ],
-    ids=["nothing", "floats", "one value", "one sample", "narrow", "images"],
+    ids=["nothing", "floats", "one value", "one sample", "narrow", "images", "classes"],
 )
 def test_nothing_to_tell(tensors: list[Tensor]) -> None:
     assert padding(tensors) is None
