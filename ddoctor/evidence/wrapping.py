@@ -67,6 +67,10 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """Names of parameters without a gradient in all of these steps; sometimes: in some of them."""
     sometimes_unused: tuple[str, ...] = ()
     """Names of parameters without a gradient in some of these steps."""
+    table_bytes: int = 0
+    """Bytes of embedding tables whose gradients are dense, and that no other layer shares."""
+    table_rows: float = 1.0
+    """Share of their rows, 0 to 1, of which a step has a gradient, weighted by bytes."""
     discarded: float = 0.0
     """Share of the backward passes, 0 to 1, after the last gradient that an optimizer takes. What
     comes then are gradients of this model that are zeroed unused."""

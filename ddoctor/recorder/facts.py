@@ -99,6 +99,8 @@ def _wrapper(
         comm_hook=str(logged.get("comm_hook", "")),
         reduction_seconds=logged.get("avg_backward_comm_time", 0) / 1e9,
         inspected_steps=inspection.steps if number is not None else 0,
+        table_bytes=sum(one.nbytes for one in inspection.tables(number)),
+        table_rows=round(inspection.table_rows(number), 4),
         discarded=round(inspection.discarded(number), 4) if number is not None else 0.0,
         unused=never,
         sometimes_unused=sometimes,

@@ -8,9 +8,11 @@ from math import ceil, inf
 from time import perf_counter
 from typing import Any
 
+from torch import Tensor, nn, strided
 from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.recorder.discarded import Discarded
+from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.tape import COUNT
 from ddoctor.recorder.timeline import IN_A_ROW, Timeline
 
@@ -33,6 +35,8 @@ class Inspection:
         self._names: dict[int, tuple[int, str]] = {}
         self._used: Counter[int] = Counter()
         self._hooked: Counter[int] = Counter()
+        self._rows: dict[int, float] = {}
+        """Of each embedding table, the share of rows with a gradient."""
         self._discarded = Discarded(timeline, self._turn)
         self.steps = 0
         self._next = 0
@@ -53,8 +57,11 @@ class Inspection:
                 if one.requires_grad:
                     self._names[id(one)] = (number, name)
         self._models = wrapped
+        self._rows.clear()
+        self._tables = {id(one) for number in range(len(wrapped)) for one in self.tables(number)}
         self._next = self._timeline.done + 1
 
+    _tables: Set[int] = frozenset()
     _models: list[DistributedDataParallel] = []  # noqa: RUF012 - replaced, never added to
 
     def step(self, number: int) -> int:
@@ -106,6 +113,27 @@ class Inspection:
                 (sometimes if used or one in updated else never).append(name)
         return tuple(never), tuple(sometimes)
 
+    def tables(self, model: int | None) -> list[Tensor]:
+        """Embedding tables of a model whose gradients are dense, and that no other layer shares."""
+        if model is None or model >= len(self._models):
+            return []
+        module = self._models[model].module
+        owned = Counter(id(one) for part in module.modules() for one in part._parameters.values())
+        tables = (
+            one.weight
+            for one in module.modules()
+            if isinstance(one, nn.Embedding | nn.EmbeddingBag) and not one.sparse
+        )
+        return [one for one in tables if one.requires_grad and owned[id(one)] == 1]
+
+    def table_rows(self, model: int | None) -> float:
+        """The share of their rows with a gradient, 0 to 1, weighted by bytes; 1: not known."""
+        tables = self.tables(model)
+        whole = sum(one.nbytes for one in tables)
+        if not whole:
+            return 1.0
+        return sum(one.nbytes * self._rows.get(id(one), 1.0) for one in tables) / whole
+
     def discarded(self, model: int) -> float:
         """The share of backward passes, 0 to 1, after the last gradient that an optimizer takes,
         for gradients of this model."""
@@ -122,10 +150,7 @@ class Inspection:
             parameters: Iterator[Any] = model.parameters()
             # One that a script freezes and thaws in each step may be frozen now, and be used later.
             thawed = [one for one in parameters if one.requires_grad and id(one) in self._names]
-            self._handles += [
-                one.register_post_accumulate_grad_hook(lambda tensor: came(id(tensor)))
-                for one in thawed
-            ]
+            self._handles += [one.register_post_accumulate_grad_hook(came) for one in thawed]
             self._under_way += map(id, thawed)
         self._timeline.counts[COUNT["inspected"]] = 1
         if self._in_a_row:
@@ -144,10 +169,18 @@ class Inspection:
         """Whether it is one of the first steps, all of which are inspected."""
         return self.steps < FIRST_STEPS
 
-    def _came(self, parameter: int) -> None:
-        self._got.add(parameter)
+    def _came(self, parameter: Tensor) -> None:
+        self._got.add(id(parameter))
         if self._in_a_row:
-            self._discarded.came(parameter)
+            self._discarded.came(id(parameter))
+            if id(parameter) in self._tables:
+                self._look_at(parameter)
+
+    @harmless
+    def _look_at(self, table: Tensor) -> None:
+        if self.steps == 0 and table.grad is not None and table.grad.layout is strided:
+            used = (table.grad != 0).any(1)
+            self._rows[id(table)] = float(used.float().mean())
 
     def _turn(self) -> object:
         return self._timeline.done, self._timeline.counts[BACKWARDS]

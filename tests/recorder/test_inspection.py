@@ -245,3 +245,40 @@ def test_parameters_of_a_run_that_goes_to_its_end(record: Record) -> None:
 def test_no_sums_of_a_short_run(record: Record) -> None:
     (wrapper,) = record(SUMMED.replace("STEPS", "60")).known.wrappers
     assert wrapper.checksum == ()
+
+
+TABLES = """
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.users, self.items = nn.Embedding(1000, 8), nn.Embedding(100, 8)
+        self.out = nn.Linear(8, 100, bias=False)
+        if TIED:
+            self.out.weight = self.items.weight
+    def forward(self, user, item):
+        return self.out(self.users(user) * self.items(item))
+model = DDP(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(6):
+    model(torch.arange(10), torch.arange(10)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("tied", "size", "rows"), [("False", 1100, 20 / 1100), ("True", 1000, 10 / 1000)]
+)
+def test_the_rows_that_embedding_tables_use(
+    record: Record, tied: str, size: int, rows: float
+) -> None:
+    ran = record(TABLES.replace("TIED", tied))
+    assert ran.exit_code == 0, ran.stderr
+    (wrapper,) = ran.known.wrappers
+    assert wrapper.table_bytes == size * 8 * 4
+    assert wrapper.table_rows == pytest.approx(rows, abs=1e-3)
