@@ -62,7 +62,7 @@ def found(wrapping: Wrapping, steps: Steps) -> Iterator[Finding]:
             cost=Cost(value=round(share, 3), unit="share of step"),
             fixes=(
                 Fix.python(
-                    summary="make these gradients sparse, with an optimizer of their own",
+                    summary="make these gradients sparse, with a separate optimizer",
                     paste=(
                         "table = nn.Embedding(rows, width, sparse=True)\n"
                         "tables = torch.optim.SparseAdam(table.parameters(), lr=1e-3)\n"
