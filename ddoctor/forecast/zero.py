@@ -101,7 +101,7 @@ class Moment:
     @property
     def computes(self) -> bool:
         """Whether there are activations."""
-        return self.phase in ("forward", "backward")
+        return self.phase in ("forward", "backward", "evaluation")
 
 
 @dataclass(frozen=True, kw_only=True)

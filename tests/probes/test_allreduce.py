@@ -46,6 +46,7 @@ def test_values_are_right_on_this_machine(section: AllReduce) -> None:
     assert section.wrong == ()
 
 
+@pytest.mark.ward
 def test_says_where_the_ranks_run(section: AllReduce) -> None:
     assert [place.rank for place in section.ranks] == list(range(len(section.ranks)))
     assert {place.host for place in section.ranks} == {section.host}

@@ -1,0 +1,117 @@
+"""Steps that compute or send what nothing uses: what the report names first, and twins."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.training.conftest import MakeTraining
+
+BEGIN = """
+    import sys
+    from contextlib import nullcontext
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, Dataset
+
+    sick = sys.argv[1] == "sick"
+    dist.init_process_group("gloo")
+    torch.manual_seed(dist.get_rank())
+    torch.set_num_threads(1)
+
+    def layers(width, depth):
+        return nn.Sequential(*[
+            part for _ in range(depth) for part in (nn.Linear(width, width), nn.ReLU())
+        ])
+"""
+SCRIPTS = {
+    "gradients-discarded": """
+    maker, critic = (DistributedDataParallel(layers(256, depth)) for depth in (6, 2))
+    of_maker = torch.optim.SGD(maker.parameters(), lr=0.01)
+    of_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
+    for step in range(120):
+        for _ in range(2):
+            made = maker(torch.randn(256, 256))
+            of_critic.zero_grad()
+            critic(made if sick else made.detach()).square().mean().backward()
+            of_critic.step()
+        of_maker.zero_grad()
+        critic.module(maker(torch.randn(256, 256))).square().mean().backward()
+        of_maker.step()
+""",
+    "padding-beyond-longest": """
+    class Texts(Dataset):
+        def __len__(self):
+            return 4000
+        def __getitem__(self, index):
+            return torch.arange(5, 5 + 20 + index % 30)
+
+    def collate(rows):
+        longest = 256 if sick else max(map(len, rows))
+        ids = torch.zeros(len(rows), longest, dtype=torch.long)
+        for row, one in zip(ids, rows):
+            row[:len(one)] = one
+        return ids
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.body = nn.Embedding(300, 128), layers(128, 4)
+        def forward(self, ids):
+            return self.body(self.table(ids))
+
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ids in DataLoader(Texts(), batch_size=32, collate_fn=collate):
+        loss = model(ids).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "gradient-sync-every-microstep": """
+    model = DistributedDataParallel(layers(768, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(100):
+        for part in range(4):
+            hold = model.no_sync if part < 3 else nullcontext
+            with nullcontext() if sick else hold():
+                loss = model(torch.randn(16, 768)).square().mean()
+                with hold() if sick else nullcontext():
+                    loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+""",
+    "embedding-gradients-dense": """
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(60_000, 64, sparse=not sick)
+            self.body = layers(64, 2)
+        def forward(self, ids):
+            return self.body(self.table(ids))
+
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(100):
+        loss = model(torch.randint(60_000, (64,))).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+}
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("cause", SCRIPTS)
+def test_what_is_wasted_is_named_first(training: MakeTraining, cause: str) -> None:
+    trained = training(BEGIN + SCRIPTS[cause], "sick").recorded("--no-prove")
+    assert trained.first["cause"] == cause
+    assert trained.first["severity"] in ("warning", "error")
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("cause", SCRIPTS)
+def test_its_twin_is_quiet(training: MakeTraining, cause: str) -> None:
+    trained = training(BEGIN + SCRIPTS[cause], "sound").recorded("--no-prove")
+    assert cause not in [one["cause"] for one in trained.told["findings"]]
