@@ -28,10 +28,8 @@ LOUD = 0.4
 
 
 def found(wrapping: Wrapping, steps: Steps) -> Iterator[Finding]:
-    for models in wrapping.by_name(lambda one: one.kind == "ddp"):
+    for models in wrapping.by_name(lambda one: one.table_bytes > 0):
         one = max(models, key=lambda one: one.table_rows)
-        if not one.table_bytes or not one.trainable_bytes:
-            continue
         spent = min((rank.share("optimizer", "transfer") for rank in steps.ranks), default=0.0)
         share = spent * (1 - one.table_rows) * one.table_bytes / one.trainable_bytes
         if share < live_cost.SURE:

@@ -25,7 +25,11 @@ EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 
 def after_the_last_one_taken(wrapping: Wrapping, steps: Steps) -> Iterator[Finding]:
     for models in wrapping.by_name(lambda one: one.kind == "ddp"):
-        wasted = min(one.discarded for one in models)
+        # Two models of a rank may have one class.
+        most: dict[int, float] = {}
+        for one in models:
+            most[one.rank] = max(one.discarded, most.get(one.rank, 0.0))
+        wasted = min(most.values())
         share = wasted * min((rank.share("backward") for rank in steps.ranks), default=0.0)
         if share < live_cost.TOLD:
             continue

@@ -42,6 +42,11 @@ def test_what_comes_after_the_last_gradient_taken(
     assert finding.cost.value == pytest.approx(share * 0.57, abs=0.01)
 
 
+def test_two_models_of_one_class(findings: Findings) -> None:
+    wrappers = (*wrapping(0.5, 0.5).wrappers, *wrapping(0.0, 0.0).wrappers)
+    assert len(findings(CAUSE, STEPS, Wrapping(wrappers=wrappers))) == 1
+
+
 @pytest.mark.parametrize("shares", [(0.0, 0.0), (0.5, 0.0), (0.1, 0.1)])
 def test_quiet(findings: Findings, shares: tuple[float, ...]) -> None:
     """Nowhere, on one rank alone, or for a short time."""

@@ -27,17 +27,17 @@ BEGIN = """
 """
 SCRIPTS = {
     "gradients-discarded": """
-    maker, critic = (DistributedDataParallel(layers(256, depth)) for depth in (6, 2))
+    maker, critic = (DistributedDataParallel(layers(256, depth)) for depth in (12, 2))
     of_maker = torch.optim.SGD(maker.parameters(), lr=0.01)
     of_critic = torch.optim.SGD(critic.parameters(), lr=0.01)
     for step in range(120):
         for _ in range(2):
-            made = maker(torch.randn(256, 256))
+            made = maker(torch.randn(1024, 256))
             of_critic.zero_grad()
             critic(made if sick else made.detach()).square().mean().backward()
             of_critic.step()
         of_maker.zero_grad()
-        critic.module(maker(torch.randn(256, 256))).square().mean().backward()
+        critic.module(maker(torch.randn(1024, 256))).square().mean().backward()
         of_maker.step()
 """,
     "padding-beyond-longest": """
