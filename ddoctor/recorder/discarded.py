@@ -35,8 +35,9 @@ class _Pass:
     @property
     def last(self) -> int | None:
         """The parameter with the last gradient, if nothing takes that; None: else."""
-        last = max(self.dropped, key=lambda one: self.dropped[one], default=None)
-        return last if last is not None and 0 < self.taken < self.dropped[last] else None
+        dropped = dict(self.dropped)
+        last = max(dropped, key=lambda one: dropped[one], default=None)
+        return last if last is not None and 0 < self.taken < dropped[last] else None
 
 
 class Discarded:
@@ -83,11 +84,13 @@ class Discarded:
 
         Only those count that end with a parameter of the model.
         """
-        ends = [one for one in self._passes.values() if one.last is not None and of_model(one.last)]
-        whole = sum(one.ended - one.began for one in self._passes.values())
+        # Copies: another thread asks during the training.
+        passes = list(self._passes.values())
+        ends = [one for one in passes if (last := one.last) is not None and of_model(last)]
+        whole = sum(one.ended - one.began for one in passes)
         if len(ends) < FEWEST or not whole:
             return 0.0
-        return sum(max(one.dropped.values()) - one.taken for one in ends) / whole
+        return sum(max(dict(one.dropped).values()) - one.taken for one in ends) / whole
 
     def _take(self, optimizer: Optimizer, *more: Any) -> None:
         for turn, _, at in self._settled(_of(optimizer)):
