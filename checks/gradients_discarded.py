@@ -8,7 +8,10 @@ those gradients.
 Symptoms: a backward pass that takes much longer than its own model explains; the run is faster with
 ``.detach()``, and its losses are the same.
 
-To fix it, detach what comes from the other model, or compute it under ``torch.no_grad()``.
+The same happens in a part of one model that no optimizer has, and that is not frozen.
+
+To fix it, detach what comes from the other model, or compute it under ``torch.no_grad()``; freeze
+what is not trained.
 """
 
 from __future__ import annotations
@@ -59,6 +62,10 @@ def after_the_last_one_taken(wrapping: Wrapping, steps: Steps) -> Iterator[Findi
                     f"    made = model(batch)  # {name}\n"
                     "loss = criterion(other(made), target)  # or other(made.detach())",
                     expected_gain=f"up to {share:.0%} of the step",
+                ),
+                Fix.python(
+                    summary="or freeze what no optimizer trains, before the model is wrapped",
+                    paste="part.requires_grad_(False)",
                 ),
             ),
         )

@@ -33,11 +33,17 @@ class _Pass:
     dropped: dict[int, float] = field(default_factory=dict)
 
     @property
-    def last(self) -> int | None:
-        """The parameter with the last gradient, if nothing takes that; None: else."""
+    def wasted(self) -> tuple[int, float] | None:
+        """The parameter with the last gradient, and the seconds since the last one that is taken.
+
+        None: nothing comes after that, or nothing is taken.
+        """
+        # A copy: another thread asks during the training.
         dropped = dict(self.dropped)
         last = max(dropped, key=lambda one: dropped[one], default=None)
-        return last if last is not None and 0 < self.taken < dropped[last] else None
+        if last is None or not 0 < self.taken < dropped[last]:
+            return None
+        return last, dropped[last] - self.taken
 
 
 class Discarded:
@@ -84,13 +90,12 @@ class Discarded:
 
         Only those count that end with a parameter of the model.
         """
-        # Copies: another thread asks during the training.
         passes = list(self._passes.values())
-        ends = [one for one in passes if (last := one.last) is not None and of_model(last)]
+        ends = [wasted for one in passes if (wasted := one.wasted) and of_model(wasted[0])]
         whole = sum(one.ended - one.began for one in passes)
         if len(ends) < FEWEST or not whole:
             return 0.0
-        return sum(max(dict(one.dropped).values()) - one.taken for one in ends) / whole
+        return sum(seconds for _, seconds in ends) / whole
 
     def _take(self, optimizer: Optimizer, *more: Any) -> None:
         for turn, _, at in self._settled(_of(optimizer)):

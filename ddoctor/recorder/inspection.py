@@ -35,8 +35,9 @@ class Inspection:
         self._names: dict[int, tuple[int, str]] = {}
         self._used: Counter[int] = Counter()
         self._hooked: Counter[int] = Counter()
+        self._tables: list[list[Tensor]] = []
         self._rows: dict[int, float] = {}
-        """Of each embedding table, the share of rows with a gradient."""
+        """Of each embedding table, the share of rows with a gradient; 1: not known."""
         self._discarded = Discarded(timeline, self._turn)
         self.steps = 0
         self._next = 0
@@ -57,11 +58,10 @@ class Inspection:
                 if one.requires_grad:
                     self._names[id(one)] = (number, name)
         self._models = wrapped
-        self._rows.clear()
-        self._tables = {id(one) for number in range(len(wrapped)) for one in self.tables(number)}
+        self._tables = [_tables(model.module) for model in wrapped]
+        self._rows = {id(one): 1.0 for tables in self._tables for one in tables}
         self._next = self._timeline.done + 1
 
-    _tables: Set[int] = frozenset()
     _models: list[DistributedDataParallel] = []  # noqa: RUF012 - replaced, never added to
 
     def step(self, number: int) -> int:
@@ -115,16 +115,7 @@ class Inspection:
 
     def tables(self, model: int | None) -> list[Tensor]:
         """Embedding tables of a model whose gradients are dense, and that no other layer shares."""
-        if model is None or model >= len(self._models):
-            return []
-        module = self._models[model].module
-        owned = Counter(id(one) for part in module.modules() for one in part._parameters.values())
-        tables = (
-            one.weight
-            for one in module.modules()
-            if isinstance(one, nn.Embedding | nn.EmbeddingBag) and not one.sparse
-        )
-        return [one for one in tables if one.requires_grad and owned[id(one)] == 1]
+        return [] if model is None or model >= len(self._tables) else self._tables[model]
 
     def table_rows(self, model: int | None) -> float:
         """The share of their rows with a gradient, 0 to 1, weighted by bytes; 1: not known."""
@@ -173,7 +164,7 @@ class Inspection:
         self._got.add(id(parameter))
         if self._in_a_row:
             self._discarded.came(id(parameter))
-            if id(parameter) in self._tables:
+            if id(parameter) in self._rows:
                 self._look_at(parameter)
 
     @harmless
@@ -184,3 +175,13 @@ class Inspection:
 
     def _turn(self) -> object:
         return self._timeline.done, self._timeline.counts[BACKWARDS]
+
+
+def _tables(module: nn.Module) -> list[Tensor]:
+    owned = Counter(id(one) for part in module.modules() for one in part._parameters.values())
+    tables = (
+        one.weight
+        for one in module.modules()
+        if isinstance(one, nn.Embedding | nn.EmbeddingBag) and not one.sparse
+    )
+    return [one for one in tables if one.requires_grad and owned[id(one)] == 1]
