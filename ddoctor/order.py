@@ -78,7 +78,8 @@ def order(
 def confirmed(results: Sequence[Result], of_source: Collection[str]) -> tuple[Result, ...]:
     """The results, each cause that was measured once: what the source says of it confirms it.
 
-    ``of_source``: the checks that only read. Two kinds of evidence that agree make it certain.
+    ``of_source``: the checks that only read. Two kinds of evidence that agree make it certain. In
+    a run that failed, what could have been measured and was not is only possible.
     """
     expected: dict[str, Confidence] = {}
     for result in results:
@@ -92,11 +93,24 @@ def confirmed(results: Sequence[Result], of_source: Collection[str]) -> tuple[Re
         for finding in result.findings
     }
 
+    measurable = {
+        result.check.partition(" (")[0]
+        for result in results
+        if result.check not in of_source and result.skipped is None and result.crashed is None
+    }
+    failed = any(
+        finding.severity is Severity.ERROR
+        for result in results
+        if result.check not in of_source
+        for finding in result.findings
+    )
+
     def told(result: Result) -> Iterator[Finding]:
         for finding in result.findings:
             if result.check in of_source:
                 if finding.cause not in measured:
-                    yield finding
+                    refuted = failed and finding.cause in measurable
+                    yield replace(finding, confidence=Confidence.POSSIBLE) if refuted else finding
             elif min(finding.confidence, expected.get(finding.cause, Confidence.POSSIBLE)) > (
                 Confidence.POSSIBLE
             ):

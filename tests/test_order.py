@@ -141,3 +141,24 @@ def test_what_was_not_measured_stays() -> None:
         Result(check="b: measured", findings=(a_finding("b", confidence=LIKELY),)),
     )
     assert confirmed(results, {"a: read"}) == results
+
+
+@pytest.mark.parametrize(
+    ("severity", "check", "skipped", "then"),
+    [
+        (Severity.ERROR, "a (in a run)", None, POSSIBLE),
+        (Severity.WARNING, "a (in a run)", None, LIKELY),
+        (Severity.ERROR, "a (in a log)", "no log", LIKELY),
+        (Severity.ERROR, "c (in a run)", None, LIKELY),
+    ],
+)
+def test_what_a_failed_run_did_not_show_does_not_explain_its_failure(
+    severity: Severity, check: str, skipped: str | None, then: Confidence
+) -> None:
+    results = (
+        Result(check="a (read)", findings=(a_finding(confidence=LIKELY),)),
+        Result(check=check, skipped=skipped),
+        Result(check="b", findings=(a_finding("b", severity),)),
+    )
+    (finding,) = confirmed(results, {"a (read)"})[0].findings
+    assert finding.confidence is then

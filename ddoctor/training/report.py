@@ -52,7 +52,7 @@ def lead(
     unwritten = ""
     follow = _whole if options.whole else _some_steps
     try:
-        run, report, evidence = follow(leader, options, outputs, review.read(reviewed))
+        run, report, evidence = follow(leader, options, outputs, review.read(reviewed, script))
         try:
             outputs.write(report, evidence)
         except DoctorError as error:

@@ -1,6 +1,7 @@
 """The review of a launch command, on its way from `ddoctor run` to the report of rank 0.
 
 `ddoctor run` becomes the launcher. A file in memory lasts as long as that process, and no longer.
+Where nothing was handed over, as on another host, rank 0 reads the source of the script itself.
 """
 
 from __future__ import annotations
@@ -56,11 +57,20 @@ def take(*, wanted: bool) -> bytes:
     return found
 
 
-def read(taken: bytes) -> Evidence:
-    """The evidence of what was taken; empty: there is none."""
+def read(taken: bytes, script: Sequence[str]) -> Evidence:
+    """The evidence of what was taken, or else of the script's source; empty: there is none.
+
+    ``script``: its file, or ``-m`` and its module, and its arguments.
+    """
     from ddoctor.evidence import bundle
+    from ddoctor.evidence.script import Script
     from ddoctor.evidence.section import Evidence
+    from ddoctor.launch.review import review
 
     with suppress(Exception):
-        return bundle.decoded(taken, Path(VARIABLE))
+        if taken:
+            return bundle.decoded(taken, Path(VARIABLE))
+        # One rank does not know how the others were launched: only the source is read.
+        found = review((sys.executable, *script), Path())
+        return Evidence(one for one in found if isinstance(one, Script))
     return Evidence()

@@ -163,7 +163,8 @@ def test_ranks_that_wait_for_each_other_for_ever(training: MakeTraining) -> None
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.ward)]
 )
 def test_somebody_asks_for_the_end(training: MakeTraining, number: signal.Signals) -> None:
-    script = training(TRAIN, "never")
+    # What the source says of other ways to end is no concern here.
+    script = training(TRAIN.replace("dist.all_reduce(torch.ones(1))", "pass"), "never")
     with script.started(*script.under("--no-prove", "--steps=10000")) as process:
         assert process.stdout is not None
         # Some versions of gloo print lines before.

@@ -73,7 +73,7 @@ def test_it_outlives_the_command_and_leaves_nothing(
     review.give(["torchrun", "--nproc-per-node", "2", "train.py"])
     assert os.environ[review.VARIABLE]
     taken = review.take(wanted=True)
-    assert [type(one) for one in review.read(taken)] == [Launch, Script]
+    assert [type(one) for one in review.read(taken, ())] == [Launch, Script]
     assert review.VARIABLE not in os.environ
     assert {*os.listdir("/proc/self/fd")} == before
 
@@ -84,7 +84,28 @@ def test_what_cannot_be_read_is_no_trouble(
 ) -> None:
     monkeypatch.setenv(review.VARIABLE, "/proc/1/fd/9 another")
     review.give(command)
-    assert len(review.read(review.take(wanted=True))) in (0, 1)
+    assert len(review.read(review.take(wanted=True), command)) in (0, 1)
+
+
+@pytest.mark.parametrize("words", [("train.py", "--lr", "1"), ("-m", "train"), ("-m", "own.train")])
+def test_where_nothing_was_handed_over_the_source_is_read(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by ``torchrun -m ddoctor.probe run train.py``; how ranks are started is not known then."""
+    for folder in (tmp_path, tmp_path / "own"):
+        folder.mkdir(exist_ok=True)
+        (folder / "train.py").write_text("import torch\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(review.VARIABLE, raising=False)
+    assert [type(one) for one in review.read(review.take(wanted=True), words)] == [Script]
+
+
+@pytest.mark.parametrize("words", [(), ("none.py",), ("-m", "none"), ("-c", "print()")])
+def test_where_there_is_no_source_nothing_is_found(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert not [*review.read(b"", words)]
 
 
 @pytest.mark.ward
