@@ -1,25 +1,29 @@
 """The forecast beside published measurements of GPU memory: nobody tuned it to them.
 
 Each row is a measurement whose configuration is fully said, with the published hyper-parameters
-written out. Sources: transformers' documentation (perf_train_gpu_one, 2022: eager attention, a
-V100 with 16 GB), torchtitan's pull request 165 (H100, 95.04 GiB), torchtune's README (A100 with
-80 GB). torchtitan's row with torch.compile is forecast with compiled blocks. What is left out:
-sizes of batches that fit, and torchtune's compiled row, whose kind of AdamW is not said (a fused
-one needs 6 GiB less than torch's default).
+written out. Sources: transformers' documentation (perf_train_gpu_one, 2022: a V100 with 16 GB,
+eager attention, and an old torch, whose differences are written out too), torchtitan's pull
+request 165 (H100, 95.04 GiB), torchtune's README (A100 with 80 GB). torchtitan's row with
+torch.compile is forecast with compiled blocks. What is left out: sizes of batches that fit, and
+torchtune's compiled row, whose kind of AdamW is not said (a fused one needs 6 GiB less than torch's
+default).
 """
 
 from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
 from typing import Any, Literal
+from unittest.mock import patch
 
 import torch  # noqa: TID253
 import transformers  # noqa: TID253
+from msgspec.structs import replace as with_fields
 
 from ddoctor.evidence.plan import Checkpointing, Strategy
 from ddoctor.forecast.closed_form import ForecastRow
@@ -29,6 +33,8 @@ from ddoctor.forecast.options import Precision
 
 MIB, GIB = 2**20, 2**30
 TITAN = 95.04
+OLD_CONTEXT = 1343 * MIB
+"""As the same page prints for a GPU on which nothing but the kernels is loaded."""
 LARGE: Mapping[str, Any] = {
     "vocab_size": 30_522,
     "hidden_size": 1024,
@@ -81,10 +87,13 @@ class Published:
     accumulation: int = 1
     strategy: Strategy = "one-gpu"
     gpus: int = 1
+    old: bool = False
+    """Whether torch was older than 1.11."""
 
 
 def _bert(mebibytes: int, samples: int, precision: Precision = "fp32", **more: Any) -> Published:
     return Published(
+        **{"optimizer": "adamw_hf", "old": True, **more},
         model="bert-large",
         measured=mebibytes / 1024,
         kind="nvidia-smi",
@@ -92,7 +101,6 @@ def _bert(mebibytes: int, samples: int, precision: Precision = "fp32", **more: A
         length=512,
         precision=precision,
         accumulation=4 // samples,
-        **more,
     )
 
 
@@ -135,6 +143,35 @@ PUBLISHED = (
 )
 
 
+class _OldSoftmax(torch.autograd.Function):
+    """Until torch 1.10, its backward pass took the input, for its dtype (derivatives.yaml)."""
+
+    @staticmethod
+    def forward(context: Any, scores: torch.Tensor, dim: int) -> torch.Tensor:
+        result = torch._softmax(scores, dim, half_to_float=False)
+        context.save_for_backward(scores, result)
+        context.dim = dim
+        return result
+
+    @staticmethod
+    def backward(context: Any, *gradients: torch.Tensor) -> Any:
+        scores, result = context.saved_tensors
+        back = torch._softmax_backward_data(gradients[0], result, context.dim, scores.dtype)
+        return back, None
+
+
+@contextmanager
+def _old_softmax() -> Iterator[None]:
+    def softmax(scores: torch.Tensor, dim: int, **more: Any) -> torch.Tensor:
+        # Under autocast it computes in fp32.
+        wide = scores.float() if torch.is_autocast_enabled("cpu") else scores
+        found: torch.Tensor = _OldSoftmax.apply(wide, dim)  # type: ignore[no-untyped-call]
+        return found
+
+    with patch("torch.nn.functional.softmax", softmax):
+        yield
+
+
 def main() -> int:
     """Forecast each row, and say how far off it is."""
     warnings.simplefilter("ignore")
@@ -173,8 +210,13 @@ def forecast(one: Published) -> float:
         checkpointing=one.checkpointing,
         compiled=one.compiled,
     )
-    row = ForecastRow(strategy=one.strategy, gpus=one.gpus, accumulation=one.accumulation)
-    parts = made.parts(row)
+    # Until torch 2.0, gradients stayed as zeros, as between micro-batches.
+    accumulation = max(2, one.accumulation) if one.old else one.accumulation
+    row = ForecastRow(strategy=one.strategy, gpus=one.gpus, accumulation=accumulation)
+    with _old_softmax() if one.old else nullcontext():
+        parts = made.parts(row)
+    if one.old:
+        parts = with_fields(parts, context=OLD_CONTEXT)
     beside = {"allocated": parts.context + parts.unused, "reserved": parts.context}
     return (parts.total - beside.get(one.kind, 0)) / GIB
 

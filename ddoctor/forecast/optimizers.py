@@ -151,6 +151,10 @@ OPTIMIZERS: Mapping[str, Kind] = {
     ),
     # The names of transformers (training_args.py).
     "adamw_torch": ADAMW,
+    # transformers' own AdamW, until version 4.49: parameter by parameter.
+    "adamw_hf": Kind(
+        keeps=partial(_alike, 2), torch="AdamW", settings={"foreach": False, "lr": 1e-4}
+    ),
     # torch/optim/adam.py, _fused_adam: one kernel updates in place.
     "adamw_torch_fused": _in_place(partial(_alike, 2), "adamw_torch_fused", on_cpu=True),
     "adamw_bnb_8bit": ADAMW_8BIT,

@@ -11,6 +11,9 @@ from typing import NamedTuple
 # torch's names of the memory that shrinks with the number of ranks. Optimizer states and the
 # temporaries of its step have one name.
 SHARED = ("Sharded Param", "Sharded Grad", "OptState")
+# torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (2.13): what parameters are gathered in,
+# and what gradients are reduced to, is allocated on a stream each.
+STREAMS = ("All Gather", "Sharded Grad")
 
 
 class Entry(NamedTuple):
@@ -60,6 +63,15 @@ class Held:
     """The allocations, as input of `ddoctor.forecast.allocator.replay`."""
     shared: set[int] = field(default_factory=set)
     """The allocations that shrink with the number of ranks."""
+    streams: dict[int, str] = field(default_factory=dict)
+    """The allocations that are on another stream than the computing, with the name of one."""
+
+    def note(self, number: int, kind: str) -> None:
+        """Note what follows from the kind of an allocation."""
+        if kind in SHARED:
+            self.shared.add(number)
+        if kind in STREAMS:
+            self.streams[number] = kind
 
 
 def ordered(log: Iterable[Entry]) -> Iterator[Entry]:
@@ -112,13 +124,11 @@ def held(log: Iterable[Entry], kinds: Sequence[str], factor: float = 1) -> Held:
             parts[kind] = parts.get(kind, 0) + after
             total += after - before
             kind_of[number] = kind
-            if kind in SHARED:
-                found.shared.add(number)
+            found.note(number, kind)
         else:
             if what == "new":
                 sizes[number], kind_of[number] = 0, kind
-                if kind in SHARED:
-                    found.shared.add(number)
+                found.note(number, kind)
             now = 0 if what == "free" else size
             its = kind_of[number]
             change = share(now, its) - share(sizes[number], its)

@@ -57,7 +57,7 @@ class Forecast:
 
     way: ClassVar[Way] = "fake tensors"
     doubt: ClassVar[float] = 1.15
-    """Margin for what the forecast lacks: stream pools, cuDNN workspaces, sums of reductions.
+    """Margin for what the forecast lacks: cuDNN workspaces, sums of reductions.
 
     On CPU tensors the forecast is right to 3 %. On an H100, 15 trainings reserved up to 10.5 %
     more than forecast (docs/measurements, 27 November 2026)."""

@@ -7,7 +7,7 @@ import logging
 import sys
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -71,6 +71,8 @@ class Footprint:
     """Each allocation, as input of `ddoctor.forecast.allocator.replay`."""
     shared: frozenset[int]
     """The allocations that shrink with the number of ranks."""
+    streams: Mapping[int, str]
+    """The allocations that are on another stream than the computing, with the name of one."""
     gradients: int
     """Bytes of all gradients."""
     states: int
@@ -95,12 +97,15 @@ class Footprint:
 
     @cached_property
     def reserved(self) -> int:
-        """Return the GPU memory that torch's caching allocator reserves for it."""
-        replayed = replay(
-            (number, round(size / self.factor) if number in self.shared else size)
-            for number, size in self.sizes
-        )
-        return replayed.reserved + self.added
+        """Return the GPU memory that torch's caching allocator reserves for it.
+
+        What is freed on one stream is not used again on another.
+        """
+        streams: dict[str, list[tuple[int, int]]] = {}
+        for number, size in self.sizes:
+            one = (number, round(size / self.factor) if number in self.shared else size)
+            streams.setdefault(self.streams.get(number, ""), []).append(one)
+        return sum(replay(sizes).reserved for sizes in streams.values()) + self.added
 
     @property
     def peak(self) -> Peak:
@@ -202,6 +207,7 @@ def footprint(
         peaks=tuple(told.peaks.values()),
         sizes=told.sizes,
         shared=frozenset(told.shared),
+        streams=told.streams,
         gradients=gradients,
         states=found.states,
         block=block,
