@@ -27,6 +27,11 @@ OTHERS = (ast.List, ast.Tuple, ast.ListComp, ast.Dict, ast.Set, ast.Constant)
 OTHERS_MAKE = ("range", "list", "sorted", "torch.load")
 """Functions that make what a loop may run over, and no DataLoader."""
 PASSES_ON = ("enumerate", "tqdm", "iter", "zip")
+PARTS = frozenset(
+    {"parameters", "named_parameters", "buffers", "named_buffers", "modules", "named_modules"}
+    | {"children", "named_children", "state_dict", "items", "values", "keys", "param_groups"}
+)
+"""What a loop takes from a model, an optimizer or a mapping, as an optimizer's step does."""
 
 
 @dataclass(frozen=True)
@@ -83,6 +88,10 @@ def on_loaders(program: Program) -> bool:
 
 def _is_of_others(taken: ast.expr, scope: Scope, program: Program) -> bool:
     """Whether what a loop runs over is surely no DataLoader: what others are is in the source."""
+    taken = _passed_on(taken)
+    part = taken.func if isinstance(taken, ast.Call) else taken
+    if isinstance(part, ast.Subscript) or (isinstance(part, ast.Attribute) and part.attr in PARTS):
+        return True
     made = _made(taken, scope, program)
     return bool(made) and all(
         isinstance(one, OTHERS)
@@ -91,10 +100,16 @@ def _is_of_others(taken: ast.expr, scope: Scope, program: Program) -> bool:
     )
 
 
-def _made(taken: ast.expr, scope: Scope, program: Program) -> Sequence[ast.expr | None]:
-    """The expressions that make what a loop runs over; None: one is not shown; empty: none is."""
+def _passed_on(taken: ast.expr) -> ast.expr:
+    """What a loop runs over, without the functions that only pass it on."""
     while isinstance(taken, ast.Call) and own_name(taken.func) in PASSES_ON and taken.args:
         taken = taken.args[0]
+    return taken
+
+
+def _made(taken: ast.expr, scope: Scope, program: Program) -> Sequence[ast.expr | None]:
+    """The expressions that make what a loop runs over; None: one is not shown; empty: none is."""
+    taken = _passed_on(taken)
     name = variable(taken)
     if isinstance(taken, ast.Name) and scope.variables.get(name) == [None]:
         given = [*given_to(name, scope, program)]

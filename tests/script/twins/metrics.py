@@ -92,6 +92,22 @@ def of_the_rest(head: str, loader: str) -> str:
     return ddp(head=ALONE + head, loader=loader, epoch="score = accuracy(model, rest)\n" + TELLS)
 
 
+UPDATES = """
+class Descent(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for one in group["params"]:
+                one.sub_(one.grad)
+"""
+FOLLOWS = """
+@torch.no_grad()
+def follow(average, model):
+    for mine, its in zip(average.parameters(), model.parameters()):
+        mine.lerp_(its, 0.01)
+    for name, one in model.named_buffers():
+        average.get_buffer(name).copy_(one)
+"""
 COUNTED = """
 @torch.no_grad()
 def accuracy(model, loader, device):
@@ -135,6 +151,8 @@ TWINS = {
         of_the_rest(MADE, BOTH),
         of_the_rest("", LOADER + "rest = [load(path) for path in paths()]\n"),
         of_the_rest("", LOADER + "rest = torch.load('held_out.pt', weights_only=True)\n"),
+        ddp(head=UPDATES),
+        ddp(head=FOLLOWS),
     ),
     "a value that Lightning reduces, logged by one rank": (
         "rank0-only-collective",
