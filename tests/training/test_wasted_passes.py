@@ -69,6 +69,31 @@ SCRIPTS = {
         loss.backward()
         optimizer.step()
 """,
+    "optimizer-step-slow": """
+    class Descent(torch.optim.Optimizer):
+        def __init__(self, parameters):
+            super().__init__(parameters, {"lr": 0.01})
+        @torch.no_grad()
+        def step(self):
+            for group in self.param_groups:
+                for one in group["params"]:
+                    average = self.state[one].setdefault("average", torch.zeros_like(one))
+                    if sick:
+                        for row in range(len(one)):
+                            average[row].mul_(0.9).add_(one.grad[row], alpha=0.1)
+                            one[row].sub_(average[row], alpha=group["lr"])
+                    else:
+                        average.mul_(0.9).add_(one.grad, alpha=0.1)
+                        one.sub_(average, alpha=group["lr"])
+
+    model = DistributedDataParallel(layers(512, 4))
+    optimizer = Descent(model.parameters())
+    for step in range(120):
+        loss = model(torch.randn(128, 512)).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
     "gradient-sync-every-microstep": """
     model = DistributedDataParallel(layers(768, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
