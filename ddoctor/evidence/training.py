@@ -331,6 +331,10 @@ class RankFlags(Part, frozen=True, kw_only=True):
     """Calls of torch.utils.checkpoint in the forward passes of the judged steps."""
     profiled: int = 0
     """Judged steps that a profiler of torch recorded."""
+    operations: int = 0
+    """Operations that the backward passes of one of the first steps run through, at most 20,000."""
+    graph_parameters: int = 0
+    """Parameters that these compute gradients of."""
 
 
 class RankStart(Part, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from ddoctor.evidence.steps import Growth
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
 from ddoctor.recorder import user_calls
+from ddoctor.recorder.graph import Graph
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.outermost import Outermost
@@ -204,8 +205,8 @@ def inputs(outermost: Outermost) -> FirstInputs | None:
     )
 
 
-def flags(outermost: Outermost, autocast: str) -> RankFlags:
-    """Torch's current settings."""
+def flags(outermost: Outermost, autocast: str, graph: Graph) -> RankFlags:
+    """Torch's current settings, and the size of a step's graph."""
     roots = list(outermost.roots.values())
     modules = [one for root in roots for one in root.modules()]
     dtypes = [str(one.dtype).removeprefix("torch.") for root in roots for one in root.parameters()]
@@ -228,6 +229,8 @@ def flags(outermost: Outermost, autocast: str) -> RankFlags:
             hasattr(one, "_orig_mod") or getattr(one, "_compiled_call_impl", None) is not None
             for one in modules
         ),
+        operations=graph.operations,
+        graph_parameters=graph.parameters,
     )
 
 

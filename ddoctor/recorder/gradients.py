@@ -15,6 +15,7 @@ from torch.jit import _builtins
 from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.recorder.calls import timed
+from ddoctor.recorder.graph import Graph
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.tape import (
     BACKWARD,
@@ -29,6 +30,8 @@ from ddoctor.recorder.timeline import Timeline
 
 OWN = "ddoctor"
 BACKWARDS, SYNCED = COUNT["backwards"], COUNT["synced_backwards"]
+COUNTED = 2
+"""The step whose graphs are counted; the first may lack a part of the training."""
 
 
 class Gradients:
@@ -45,6 +48,7 @@ class Gradients:
         """Called in each pass before the first step."""
         self.at_end: list[Callable[[], object]] = []
         """Called after each pass, but those that only add to an accumulation."""
+        self.graph = Graph()
         self._inside = False
         self._computed_at = 0.0
         self._mark = -1
@@ -91,6 +95,8 @@ class Gradients:
         if not timeline.done:
             for call in self.at_first:
                 call()
+        elif timeline.done == COUNTED:
+            self._count(tensors)
         armed = None
         # The forward pass decides (DistributedDataParallel._post_forward): no_sync around the
         # backward pass alone holds nothing back.
@@ -119,6 +125,10 @@ class Gradients:
     def _ended(self) -> None:
         for call in self.at_end:
             call()
+
+    @harmless
+    def _count(self, tensors: Any) -> None:
+        self.graph.add(tensors)
 
     @harmless
     def _arm(self, tensors: Any) -> Any:

@@ -229,7 +229,9 @@ class Recorder:
                     loaders=tuple(loader_facts.loading(list(self._loaders.begun))),
                     calls=tuple(self._collectives.places.values()),
                     inputs=facts.inputs(self._outermost),
-                    flags=facts.flags(self._outermost, self._timeline.autocast),
+                    flags=facts.flags(
+                        self._outermost, self._timeline.autocast, self._gradients.graph
+                    ),
                     places=self._sampler.places(),
                     samples=tuple(self._sampler.samples),
                     memory=tuple(self._sampler.memory),
