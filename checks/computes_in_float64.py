@@ -6,7 +6,7 @@ precision; training hardly ever does. So the finding is a note.
 
 Symptoms: the model takes twice the memory that its parameters explain; tensor cores are idle.
 
-To fix it, cast the data to float32, and leave the model as it is.
+To fix it, cast the data to float32, and leave the model in float32.
 """
 
 from __future__ import annotations
