@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-HEAVY = {"torch", "pynvml", "accelerate", "transformers", "matplotlib", "jinja2"}
+HEAVY = {"torch", "pynvml", "accelerate", "diffusers", "transformers", "matplotlib", "jinja2"}
 ROOMS = sorted(path.parent for path in (ROOT / "ddoctor").glob("*/__init__.py"))
 
 ALLOWED = {

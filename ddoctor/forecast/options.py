@@ -111,7 +111,10 @@ class PlanRequest:
     ] = None
     model: Annotated[
         str | None,
-        typer.Option(metavar="CONFIG", help="Model: config.json, its folder, or a Hub name."),
+        typer.Option(
+            metavar="CONFIG",
+            help="Model: config.json of transformers or diffusers, its folder, or a Hub name.",
+        ),
     ] = None
     workload: Annotated[
         str | None,
@@ -159,7 +162,11 @@ class PlanRequest:
     ] = None
     sequence: Annotated[
         int | None,
-        typer.Option(metavar="N", help="Tokens per sample; default for --model: 2048.", min=1),
+        typer.Option(
+            metavar="N",
+            help="Tokens per sample; default for --model: 2048, or a diffusion model's usual text.",
+            min=1,
+        ),
     ] = None
     lengths: Annotated[
         Path | None,
@@ -174,7 +181,8 @@ class PlanRequest:
         typer.Option(
             metavar="NxHxW",
             parser=Images,
-            help="Images in each sample of --model: number, height and width, e.g. 4x448x448.",
+            help="Images in each sample of --model: number, height and width, e.g. 4x448x448; "
+            "for a diffusion model its image.",
         ),
     ] = None
     checkpointing: Annotated[

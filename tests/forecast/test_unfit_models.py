@@ -104,9 +104,3 @@ def test_recurrent_layers_without_their_kernels(tmp_path: Path, kind: str) -> No
         return
     with pytest.raises(DoctorError, match="run token by token without their CUDA kernels"):
         blueprint.read("fp32", "adamw")
-
-
-def test_a_model_of_another_library(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"_class_name": "UNet2DConditionModel"}')
-    with pytest.raises(DoctorError, match="UNet2DConditionModel is a model of diffusers"):
-        from_config(str(tmp_path))

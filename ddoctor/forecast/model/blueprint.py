@@ -22,8 +22,8 @@ from ddoctor.errors import DoctorError
 from ddoctor.forecast.closed_form import Model
 from ddoctor.forecast.images import Images
 from ddoctor.forecast.method import SFT, Method
+from ddoctor.forecast.model import diffusion, recurrent
 from ddoctor.forecast.model import images as with_images
-from ddoctor.forecast.model import recurrent
 from ddoctor.forecast.model.adapters import adapt, hidden
 from ddoctor.forecast.model.caches import cached
 from ddoctor.forecast.model.losses import replace_loss
@@ -118,6 +118,8 @@ class Blueprint:
     """Whether it computes in bfloat16 by autocast, even with weights in bfloat16."""
     longest: int | None = None
     """Longest sequence of its position embeddings; None: no limit, or it reads no sequences."""
+    usual: int = USUAL_LENGTH
+    """The length of its samples where none is asked for; 0: it reads no tokens."""
     cached: int | None = None
     """Numbers that it keeps of each token while it generates; None: not known."""
 
@@ -125,11 +127,13 @@ class Blueprint:
         """Return the length of its samples: the given one, or a usual one.
 
         Raises:
-            DoctorError: it allows no sequence of this length.
+            DoctorError: it allows no sequence of this length, or reads none.
         """
         if wanted is not None and self.longest is not None and wanted > self.longest:
             raise DoctorError(f"--sequence {wanted}: {self.name} allows at most {self.longest}")
-        return wanted or min(USUAL_LENGTH, self.longest or USUAL_LENGTH)
+        if wanted is not None and not self.usual:
+            raise DoctorError(f"--sequence {wanted}: {self.name} reads no text: leave it out")
+        return wanted or min(self.usual, self.longest or self.usual)
 
     def read(self, precision: Precision, optimizer: str) -> Model:
         """Return the model in numbers, built without weights.
@@ -167,6 +171,8 @@ def from_config(
 ) -> Blueprint:
     """Return the model of a Hugging Face config file, its folder, or a model name on the Hub.
 
+    A file or a folder may also be that of a diffusion model, of diffusers (``diffusion.read``).
+
     ``attention``: None: as transformers chooses, which is sdpa if the model has it. The kernels of
     flash attention keep what sdpa keeps, which chooses the same ones. ``loss``: plain, as the model
     computes it, or as ``losses.replace_loss`` names it. ``lora``, ``quantized``: as ``adapt``.
@@ -175,14 +181,21 @@ def from_config(
     Raises:
         DoctorError: it cannot be read, names no architecture, or ddoctor cannot make its input.
     """
+    path = Path(source)
+    place = path.parent if os.path.isfile(path) and path.name == "config.json" else path
+    content = _check_file(source, place)
+    if diffusion.is_config(content):
+        if attention == "eager" or loss != "plain" or not method.plain:
+            raise DoctorError(
+                f"--model {source}: --attention eager, --loss and --method go with models of "
+                "transformers, and this is one of diffusers"
+            )
+        return _denoiser(diffusion.read(source, content, images), lora, quantized)
     try:
         import transformers
     except ImportError:
         install = "run python -m pip install transformers"
         raise DoctorError(f"--model needs transformers: {install}") from None
-    path = Path(source)
-    place = path.parent if os.path.isfile(path) and path.name == "config.json" else path
-    _check_file(source, place)
     try:
         # Otherwise it asks on the terminal whether to run code that lies beside the config.
         config = transformers.AutoConfig.from_pretrained(str(place), trust_remote_code=False)
@@ -231,8 +244,7 @@ def from_config(
         + seen
         + (f" with {attention} attention" if attention else "")
         + (f" with the loss {loss}" if loss != "plain" else "")
-        + (f" with LoRA {lora.text}" if lora is not None else "")
-        + (f" on weights in 4 bits ({quantized})" if quantized else ""),
+        + _adapters(lora, quantized),
         build=build,
         batch=lambda samples, length: feed(method.rows * samples, length),
         autocast=lora is not None and lora.full,
@@ -241,12 +253,37 @@ def from_config(
     )
 
 
-def _check_file(source: str, place: Path) -> None:
+def _denoiser(
+    found: diffusion.Denoising, lora: Lora | None, quantized: Quantized | None
+) -> Blueprint:
+    def build() -> nn.Module:
+        model = found.build()
+        return model if lora is None else adapt(model, lora, quantized)
+
+    return Blueprint(
+        name=found.name + _adapters(lora, quantized),
+        build=build,
+        batch=found.batch,
+        autocast=lora is not None and lora.full,
+        usual=found.tokens,
+    )
+
+
+def _adapters(lora: Lora | None, quantized: Quantized | None) -> str:
+    """Return how they continue the name of a model."""
+    return (f" with LoRA {lora.text}" if lora is not None else "") + (
+        f" on weights in 4 bits ({quantized})" if quantized else ""
+    )
+
+
+def _check_file(source: str, place: Path) -> Any:
+    """Return the content of the config; None: it is no JSON, or on the Hub."""
     file = place / "config.json" if os.path.isdir(place) else place
     try:
         found = file.stat()
     except FileNotFoundError:
-        return  # a name on the Hub
+        _check_pipeline(source, place)
+        return None  # a name on the Hub
     except OSError as error:
         raise DoctorError(f"--model {source}: {error.strerror}") from None
     if not stat.S_ISREG(found.st_mode):
@@ -256,16 +293,16 @@ def _check_file(source: str, place: Path) -> None:
     # What is no JSON, transformers says best.
     with suppress(OSError, ValueError, RecursionError):
         config = json.loads(file.read_bytes())
-        _check_library(source, config)
         _check_counts(source, config)
+        return config
+    return None
 
 
-def _check_library(source: str, config: object) -> None:
-    if isinstance(config, dict) and "_class_name" in config and "model_type" not in config:
+def _check_pipeline(source: str, place: Path) -> None:
+    if (place / "model_index.json").is_file():
         raise DoctorError(
-            f"--model {source}: {str(config['_class_name'])[:80]} is a model of diffusers, and "
-            "ddoctor builds those of transformers: pass a function that makes its loss "
-            "(--workload package.module:factory)"
+            f"--model {source}: this is a pipeline of diffusers: pass the folder of the model that "
+            "is trained, usually unet or transformer in it"
         )
 
 
