@@ -56,9 +56,10 @@ def _work(live: LiveState, counted: Collection[Place]) -> LoopWork | None:
         of_the_step = (*OF_THE_STEP, BACKWARD_OR_WAIT)
         steps = [row for row in rows if row.name in of_the_step and row.samples > TORN]
         apart = loop_work.apart(rows, steps)
+        models = loop_work.calling_models(rows)
         for row in rows:
             if row.calls:
-                place, line = loop_work.told(row, steps, apart=apart)
+                place, line = loop_work.told(row, steps, apart=apart, models=models)
                 here[line] += row.samples * (place in counted)
         shares[one] = here.total() / one.seen.samples
         met += here

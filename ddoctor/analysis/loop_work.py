@@ -7,7 +7,7 @@ after them follows it. What stands between them may be the loss, which belongs t
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise, takewhile
@@ -19,6 +19,7 @@ from ddoctor.evidence.live import Activity
 from ddoctor.evidence.source_text import syntax_tree
 
 FORWARD, BACKWARD, REST, COLLECTION = "forward", "backward", "rest", "gc"
+EVALUATION = "evaluation"
 HOOKS = "hooks"
 """Of a live run: functions of the user's that a pass calls for gradients or modules."""
 BACKWARD_OR_WAIT = "backward-or-wait"
@@ -26,6 +27,9 @@ BACKWARD_OR_WAIT = "backward-or-wait"
 
 
 PASSES = (FORWARD, BACKWARD, BACKWARD_OR_WAIT)
+
+Called = tuple[Frame, str, str]
+"""A line, with the file and the name of a function that it calls."""
 
 
 class Place(Enum):
@@ -68,16 +72,21 @@ def told(
     steps: Sequence[Activity],
     after: str = "",
     apart: Mapping[Frame, str] = MappingProxyType({}),
+    models: Collection[Called] = (),
 ) -> tuple[Place, LoopLine]:
     """What this work is by its place and its text; it has a user's frame.
 
     ``steps``: the model, backward and the optimizer. ``after``: the last of the step's phases
-    before this work; empty: not known. ``apart``: calls that give the loss nothing.
+    before this work; empty: not known. ``apart``: calls that give the loss nothing. ``models``:
+    calls of functions that call a model.
     """
     itself = row.calls[-1]
     if row.name == HOOKS:
         return Place.HOOK, LoopLine(itself, loop_lines.IN_A_HOOK)
     place, line = _placed(row, steps, after) if row.name == REST else (Place.UNKNOWN, itself)
+    if place in ON_BATCHES and any(one in models for one in _called(row) if one[0] == line):
+        # No worker has the model, as it is now, to make a batch with.
+        place = Place.WITHIN
     does = loop_lines.does(itself) if row.name in (REST, COLLECTION) else ""
     # What a line within the making of a batch says is no sign of other work.
     if place in ON_BATCHES and (itself != line or does not in loop_lines.OF_NO_BATCH):
@@ -91,6 +100,18 @@ def told(
     if place in (Place.WITHIN, Place.UNKNOWN) and any(map(is_callback, row.calls)):
         return Place.LATER, LoopLine(itself, loop_lines.IN_A_CALLBACK)
     return place, LoopLine(line, does, inner=itself if itself != line else None)
+
+
+def calling_models(rows: Iterable[Activity]) -> frozenset[Called]:
+    """The lines, and the functions there, whose work a model is a part of."""
+    return frozenset(
+        one for row in rows if row.name in (FORWARD, EVALUATION) for one in _called(row)
+    )
+
+
+def _called(row: Activity) -> Iterator[Called]:
+    for line, inner in pairwise(row.calls):
+        yield line, inner.file, inner.function
 
 
 def apart(rows: Iterable[Activity], steps: Sequence[Activity]) -> Mapping[Frame, str]:

@@ -12,7 +12,7 @@ from ddoctor.analysis.live_ranks import IN_ENGINE, OWN_LOADER
 from ddoctor.analysis.live_stragglers import IN_MODEL
 from ddoctor.analysis.loop_work import REST, Place
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.live import LiveRank
+from ddoctor.evidence.live import Activity, LiveRank
 from ddoctor.evidence.threads import ScriptThreads
 
 OF_THE_STEP = (*IN_MODEL, IN_ENGINE)
@@ -27,10 +27,13 @@ def told(seen: LiveRank) -> LiveRank:
     steps = [row for row in seen.activities if row.name in OF_THE_STEP and row.samples > TORN]
     if any(row.name.startswith("loader") for row in seen.activities):
         return seen
+    models = loop_work.calling_models(seen.activities)
+
+    def feeds(row: Activity) -> bool:
+        return loop_work.told(row, steps, models=models)[0] is Place.FEEDS
+
     rows = [
-        replace(row, name=OWN_LOADER)
-        if row.name == REST and row.calls and loop_work.told(row, steps)[0] is Place.FEEDS
-        else row
+        replace(row, name=OWN_LOADER) if row.name == REST and row.calls and feeds(row) else row
         for row in seen.activities
     ]
     return replace(seen, activities=tuple(rows))

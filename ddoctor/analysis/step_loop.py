@@ -71,6 +71,8 @@ class StepLoop(Derived):
 def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
     mine = lines.of(rank.place.rank, *OF_THE_STEP)
     steps = [_activity(line) for line in mine]
+    evaluating = lines.of(rank.place.rank, loop_work.EVALUATION)
+    models = loop_work.calling_models([*steps, *map(_activity, evaluating)])
     seconds: dict[Place, float] = defaultdict(float)
     met: dict[Place, Counter[LoopLine]] = {}
     makes = loop_lines.makes_garbage(lines, rank.place.rank)
@@ -96,7 +98,7 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
             place, line = (
                 (Place.HOOK, _hook(row))
                 if row.hook
-                else loop_work.told(activity, steps, row.after, apart)
+                else loop_work.told(activity, steps, row.after, apart, models)
             )
             # What a library calls stands in none of the lines that lead there.
             if place in (Place.WITHIN, Place.UNKNOWN) and loop_work.is_callback(row.frame):

@@ -264,6 +264,14 @@ class Cache(Part, frozen=True, kw_only=True):
     """Calls that it answered."""
 
 
+class AddedHooks(Part, frozen=True, kw_only=True):
+    """Hooks of modules with one function of the script, that it added during the judged steps."""
+
+    number: int
+    line: Frame
+    """That registers them, or of the function if its file has several such lines."""
+
+
 class Growth(Part, frozen=True, kw_only=True):
     """Memory of one rank over time, during the judged steps, in MiB."""
 
@@ -299,6 +307,8 @@ class Growth(Part, frozen=True, kw_only=True):
     graph_depth: int | None = None
     """Longest chain of additions in such a graph. Residual connections are chains, too."""
     graph_depth_before: int | None = None
+    hooks: AddedHooks | None = None
+    """None: there are no more hooks at the end than at the begin, or it was not seen."""
 
     def __post_init__(self) -> None:
         of_one_length(

@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from threading import Lock
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +25,7 @@ from ddoctor.recorder import (
     hooks,
     isolation,
     loader_facts,
+    module_hooks,
     recorded,
     trial,
     user_calls,
@@ -91,6 +93,7 @@ class Recorder:
         self._curve: tuple[CurvePoint, ...] = ()
         self._memory = NO_GROWTH
         self._caches: caches.Sizes = {}
+        self._hooks: Counter[CodeType] | None = None
         self._checksums: Mapping[int, facts.Checksum] = {}
         self._sum_at = FIRST_SUMMED
         self._writing = Lock()
@@ -150,6 +153,7 @@ class Recorder:
                 self._memory, graph_tensors_before=tensors, graph_depth_before=depth
             )
             self._caches = caches.sizes()
+            self._hooks = module_hooks.counted()
         if number == PACED_STEPS:
             between = facts.between_steps(self._outermost)
             self._memory = replace(self._memory, device_between=between)
@@ -178,6 +182,7 @@ class Recorder:
             graph_tensors=tensors,
             graph_depth=depth,
             caches=caches.grown(self._caches),
+            hooks=module_hooks.added(self._hooks) if self._hooks is not None else None,
         )
         grown = tensors - (self._memory.graph_tensors_before or 0)
         if max(grown, depth - (self._memory.graph_depth_before or 0)) >= MANY_GRAPHS:

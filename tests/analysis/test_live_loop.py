@@ -91,6 +91,19 @@ def test_before_the_model(calls: tuple[Frame, ...]) -> None:
     assert live_loop.around(live) is None
 
 
+@pytest.mark.parametrize("name", ["forward", "evaluation"])
+@pytest.mark.parametrize(("function", "found"), [("tokenise", False), ("embed", True)])
+def test_work_that_needs_the_model_is_none_for_workers(
+    name: str, function: str, found: bool
+) -> None:
+    """Such as an environment that the policy plays in: the function there calls the model, too."""
+    calls = at(15, "ids = tokenise(texts)", INNER)
+    plays = (*calls[:2], user(4, "action = policy(state)", function), user(5, "return x", "Net"))
+    rows = [rank(one, (42, calls), step=(*STEP, (name, 5, plays))) for one in (0, 1)]
+    work = live_loop.preparing(LiveState.derive((look(*rows),)))
+    assert (work is not None) is found
+
+
 @pytest.mark.parametrize(
     ("text", "share"),
     [

@@ -94,6 +94,26 @@ SCRIPTS = {
         loss.backward()
         optimizer.step()
 """,
+    "hooks-added-each-step": """
+    body = layers(256, 4)
+    model = DistributedDataParallel(body)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    def features(found):
+        def hook(module, inputs, output):
+            found.append(output.square().mean(1))
+        return body[0].register_forward_hook(hook)
+
+    for step in range(200):
+        found = []
+        handle = features(found)
+        loss = model(torch.randn(256, 256)).square().mean() + found[-1].mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if not sick:
+            handle.remove()
+""",
     "gradient-sync-every-microstep": """
     model = DistributedDataParallel(layers(768, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
