@@ -1,4 +1,4 @@
-"""Gradient checkpointing recomputes activations, although GPU memory could keep them.
+"""Gradient checkpointing recomputes activations, although memory could keep them.
 
 With gradient checkpointing each block runs its forward pass twice: eight units of arithmetic per
 step instead of six. That saves memory. If the memory is free anyway, checkpointing only costs time.
@@ -7,20 +7,23 @@ If only some is free, fewer blocks need checkpointing.
 For a recorded run, this check uses an upper bound. No block keeps more activations than the peak of
 a step exceeds the memory between two steps.
 
-Symptoms: much GPU memory is free while ``gradient_checkpointing`` is on.
+Symptoms: much memory is free while ``gradient_checkpointing`` is on.
 
 To fix it, set ``gradient_checkpointing=False``.
 """
 
+# Above 150 lines: a plan, GPUs and CPUs, each with its bound.
+
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from math import inf
 
-from ddoctor.analysis.describe import GIB
+from ddoctor.analysis.describe import GIB, MIB
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.steps import Growth, MemoryOverTime, Steps
-from ddoctor.evidence.training import RankUse
+from ddoctor.evidence.training import RankUse, Starts
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 # Six units of arithmetic instead of eight: Korthikanti et al., arXiv 2205.05198, section 5.
@@ -60,12 +63,8 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
 
 def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[Finding]:
     rows = [one for one in memory.ranks if one.device_total and one.device_reserved]
-    checkpointed = {one.rank: one.checkpointed for one in use.flags}
-    forwards = {one.place.rank: sum(one.forwards) for one in steps.ranks}
-    # Blocks that each forward pass of a rank checkpoints; 0 if none or unknown.
-    calls = {
-        one.rank: checkpointed.get(one.rank, 0) / (forwards.get(one.rank) or inf) for one in rows
-    }
+    known = _calls(use, steps)
+    calls = {one.rank: known.get(one.rank, 0.0) for one in rows}
     if not rows or len(rows) < len(memory.ranks) or not all(calls.values()):
         return
     tightest = max(rows, key=lambda one: _of_the_device(one, one.device_reserved))
@@ -108,6 +107,41 @@ def in_training(use: RankUse, memory: MemoryOverTime, steps: Steps) -> Iterator[
     )
 
 
+def on_cpus(
+    use: RankUse, memory: MemoryOverTime, steps: Steps, starts: Starts
+) -> Iterator[Finding]:
+    """All ranks of a host share its memory, and no allocator tells the peak of a step."""
+    calls = _calls(use, steps)
+    resident: dict[str, float] = defaultdict(float)
+    for one in memory.ranks:
+        resident[one.host] += max(one.used, default=0.0)
+    limits = {one.host: one.memory / MIB for one in starts.ranks if one.memory}
+    if not calls or not all(calls.values()) or any(one.device_total for one in memory.ranks):
+        return
+    shares = {host: used / limits[host] for host, used in resident.items() if host in limits}
+    fullest = max(shares, key=lambda host: shares[host], default=None)
+    if fullest is None or len(shares) < len(resident) or shares[fullest] >= LITTLE:
+        return
+    yield Finding(
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE,
+        because=(
+            f"{min(calls.values()):.0f} blocks of each forward pass are recomputed, but the ranks "
+            f"of {fullest} use {_gib(resident[fullest]):.2g} of {_gib(limits[fullest]):.3g} GiB; a "
+            "few steps without checkpointing would show whether all activations fit"
+        ),
+        cost=Cost(value=SAVED, unit="share of step"),
+        fixes=(_KEEP,),
+    )
+
+
+def _calls(use: RankUse, steps: Steps) -> Mapping[int, float]:
+    """Blocks that each forward pass of a rank checkpoints; 0 if none or unknown."""
+    checkpointed = {one.rank: one.checkpointed for one in use.flags}
+    forwards = {one.place.rank: sum(one.forwards) for one in steps.ranks}
+    return {rank: checkpointed.get(rank, 0) / (forwards[rank] or inf) for rank in forwards}
+
+
 def _kept(one: Growth, calls: float) -> float:
     """Upper bound in MiB of the reserved memory without recomputation; infinite if unknown.
 
@@ -130,6 +164,7 @@ def _gib(size: float | None) -> float:
 
 _KEEP = Fix.python(
     summary="switch off gradient checkpointing",
-    paste="TrainingArguments(..., gradient_checkpointing=False)",
+    paste="TrainingArguments(..., gradient_checkpointing=False)\n"
+    "# in a model: hidden = block(hidden), not checkpoint(block, hidden)",
     expected_gain=f"up to {SAVED:.0%} of the arithmetic of a step",
 )

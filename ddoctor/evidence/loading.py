@@ -91,6 +91,8 @@ class Loader(Part, frozen=True, kw_only=True):
     padding: tuple[float, ...] = ()
     """Of each batch that was looked at and has tokens: the share of padding columns, 0 to 1. In
     these, at one end of its integer tensors, all samples have the same value."""
+    padded: tuple[float, ...] = ()
+    """Of the same batches: the share of all padding, 0 to 1, that of single samples as well."""
     lines: tuple[HotLine, ...] = ()
     """The user's lines at which its workers were sampled most often; empty: it has none."""
     randomness: tuple[WorkerRandomness, ...] = ()

@@ -121,6 +121,7 @@ class Seen:
         self.slots: list[workers.Slots] = []
         self.batch_bytes: int | None = None
         self.padding: list[float] = []
+        self.padded: list[float] = []
         """As in the evidence's Loader."""
 
 
@@ -201,6 +202,7 @@ def _loader(settings: Loader, seen: Seen) -> Loader:
         unended=sum(epoch.batches for epoch in seen.epochs[-1:] if not epoch.ended),
         batch_bytes=seen.batch_bytes,
         padding=tuple(seen.padding),
+        padded=tuple(seen.padded),
         lines=seen.slots[-1].lines() if seen.slots else (),
         randomness=seen.slots[0].randomness(seen.sources) if seen.slots else (),
     )

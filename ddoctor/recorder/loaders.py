@@ -193,9 +193,10 @@ def _look_at(seen: Seen, epoch: Epoch, batch: Any) -> list[torch.Tensor]:
     epoch.prints["values"].append(of_tensors(tensors) or "")
     epoch.prints["labels"].append(_print_labels(tensors) or "")
     seen.batch_bytes = sum(one.numel() * one.element_size() for one in tensors)
-    unused = padding(tensors)
-    if unused is not None and len(seen.padding) < FIRST_BATCHES:
-        seen.padding.append(unused)
+    unused = padding(tensors) if len(seen.padding) < FIRST_BATCHES else None
+    if unused is not None:
+        seen.padding.append(unused.columns)
+        seen.padded.append(unused.whole)
     return tensors
 
 

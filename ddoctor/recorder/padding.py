@@ -1,8 +1,9 @@
-"""How much of a batch of token sequences is padding in all of its samples."""
+"""How much of a batch of token sequences is padding."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from torch import Tensor, int32, int64
 
@@ -11,8 +12,17 @@ SHORTEST = 16
 OF_TOKENS = (int64, int32)
 
 
-def padding(tensors: Sequence[Tensor]) -> float | None:
-    """Return the share of columns, 0 to 1, at the longer padded end of all integer matrices.
+class Padding(NamedTuple):
+    """Shares of a batch, 0 to 1."""
+
+    columns: float
+    """Columns at one end that are padding in all samples."""
+    whole: float
+    """All padding, of some samples or of all."""
+
+
+def padding(tensors: Sequence[Tensor]) -> Padding | None:
+    """Return how much is padding at the longer padded end of all integer matrices.
 
     None: the batch has no such matrix, or several samples of it that differ. Tokens, masks and
     labels of one batch have the same width, and are padded at the same end.
@@ -33,11 +43,16 @@ def padding(tensors: Sequence[Tensor]) -> float | None:
     # Ones and zeros alone may be classes.
     if not any(bool(((one < 0) | (one > 1)).any()) for one in telling):
         return None
-    ends = (
-        min(_same(one.flip(1) if backwards else one) for one in telling)
-        for backwards in (False, True)
+    return Padding(
+        columns=_at_an_end(telling, _same) / width,
+        whole=_at_an_end(telling, _padded) / width,
     )
-    return max(ends) / width
+
+
+def _at_an_end(matrices: Sequence[Tensor], count: Callable[[Tensor], float]) -> float:
+    """Return the most columns at the begin, or at the end, that all matrices have so many of."""
+    ends = [matrices, [one.flip(1) for one in matrices]]
+    return max(min(map(count, end)) for end in ends)
 
 
 def _same(matrix: Tensor) -> int:
@@ -48,3 +63,14 @@ def _same(matrix: Tensor) -> int:
     columns = (matrix == matrix[0, 0]).all(0)
     found = int(columns.long().cumprod(0).sum())
     return found if found > 1 else 0
+
+
+def _padded(matrix: Tensor) -> float:
+    """Return how many of the first columns have one value in the mean row; 0: few rows begin so.
+
+    The longest sample of a batch may have no padding.
+    """
+    value = matrix[:, 0].mode().values
+    runs = (matrix == value).long().cumprod(1).sum(1)
+    runs = runs.where(runs > 1, 0)
+    return float(runs.float().mean()) if int((runs > 0).sum()) * 2 >= len(runs) else 0.0

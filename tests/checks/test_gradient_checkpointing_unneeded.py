@@ -6,7 +6,7 @@ import pytest
 from ddoctor.evidence.plan import MemoryParts, Plan
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.steps import Growth, MemoryOverTime
-from ddoctor.evidence.training import RankFlags, RankUse
+from ddoctor.evidence.training import RankFlags, RankStart, RankUse, Starts
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.plans import GB, planned
@@ -116,4 +116,33 @@ def test_without_the_level_between_steps_there_is_no_bound(findings: Findings) -
     ids=["a third is in use", "all is in use", "it is not on", "no GPU", "a small GPU"],
 )
 def test_quiet_on_a_run(findings: Findings, sections: tuple[Section, ...]) -> None:
+    assert findings(CAUSE, *sections) == ()
+
+
+def on_cpus(used: float, *, blocks: int = 12, limit: float = 64.0) -> tuple[Section, ...]:
+    """Two ranks on the CPUs of one host, each of which uses so many GiB."""
+    found, use, memory = recorded(blocks=blocks, between=None, peak=None, reserved=None, total=None)
+    assert isinstance(memory, MemoryOverTime)
+    ranks = tuple(
+        msgspec.structs.replace(one, times=(0.0,), steps=(0,), resident=(1024 * used,))
+        for one in memory.ranks
+    )
+    starts = tuple(
+        RankStart(rank=rank, host="a", grown=0, memory=round(limit * 2**30)) for rank in range(2)
+    )
+    return found, use, msgspec.structs.replace(memory, ranks=ranks), Starts(ranks=starts)
+
+
+def test_little_memory_of_a_host_is_worth_a_note(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, *on_cpus(2))
+    assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
+    assert "the ranks of a use 4 of 64 GiB" in finding.because
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [on_cpus(12), on_cpus(2, blocks=0), on_cpus(2, limit=0), recorded(peak=26.0, reserved=28.0)],
+    ids=["a third is in use", "it is not on", "the host is not known", "GPUs"],
+)
+def test_quiet_on_cpus(findings: Findings, sections: tuple[Section, ...]) -> None:
     assert findings(CAUSE, *sections) == ()

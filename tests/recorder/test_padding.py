@@ -1,6 +1,8 @@
-"""Columns of batches that no sample uses."""
+"""Padding of batches: columns that no sample uses, and what single samples have."""
 
 from __future__ import annotations
+
+from statistics import fmean
 
 import pytest
 import torch
@@ -23,21 +25,30 @@ def tokens(width: int, *, left: bool = False, value: int = 0) -> Tensor:
 @pytest.mark.parametrize("value", [0, 3, -100])
 def test_columns_beyond_the_longest(left: bool, value: int) -> None:
     ids = tokens(40, left=left, value=value)
-    assert padding([ids, (ids != value).long(), torch.zeros_like(ids)]) == 0.5
+    found = padding([ids, (ids != value).long(), torch.zeros_like(ids)])
+    assert found is not None
+    assert found.columns == 0.5
+    assert found.whole == pytest.approx(1 - fmean(LENGTHS) / 40)
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_padded_to_the_longest(left: bool) -> None:
+    found = padding([tokens(20, left=left)])
+    assert found is not None
+    assert found == pytest.approx((0, 1 - fmean(LENGTHS) / 20))
 
 
 @pytest.mark.parametrize(
     "tensors",
     [
-        [tokens(20)],
         # Rows of one length; and ids whose mask says that what looks like padding counts.
         [torch.randint(5, 90, (4, 64), generator=torch.Generator().manual_seed(0))],
         [tokens(40), torch.arange(40).repeat(4, 1)],
     ],
-    ids=["to the longest", "packed", "used by another"],
+    ids=["packed", "used by another"],
 )
 def test_none(tensors: list[Tensor]) -> None:
-    assert padding(tensors) == 0
+    assert padding(tensors) == (0, 0)
 
 
 @pytest.mark.parametrize(

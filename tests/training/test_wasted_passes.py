@@ -9,6 +9,7 @@ from tests.training.conftest import MakeTraining
 BEGIN = """
     import sys
     from contextlib import nullcontext
+    from functools import partial
     import torch
     import torch.distributed as dist
     from torch import nn
@@ -64,6 +65,35 @@ SCRIPTS = {
     model = DistributedDataParallel(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for ids in DataLoader(Texts(), batch_size=32, collate_fn=collate):
+        loss = model(ids).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+""",
+    "lengths-mixed-in-batches": """
+    lengths = [16 + int(400 * part ** 4) for part in torch.rand(4000, generator=torch.manual_seed(0))]
+    if not sick:
+        lengths.sort()
+
+    class Texts(Dataset):
+        def __len__(self):
+            return len(lengths)
+        def __getitem__(self, index):
+            return torch.arange(5, 5 + lengths[index])
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table, self.body = nn.Embedding(500, 128), layers(128, 4)
+        def forward(self, ids):
+            return self.body(self.table(ids))
+
+    collate = partial(nn.utils.rnn.pad_sequence, batch_first=True)
+    order = torch.randperm(250, generator=torch.manual_seed(0)).tolist()
+    batches = [range(16 * one, 16 * one + 16) for one in order]
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for ids in DataLoader(Texts(), batch_sampler=batches, collate_fn=collate):
         loss = model(ids).square().mean()
         optimizer.zero_grad()
         loss.backward()
