@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from statistics import fmean, median
 
+from ddoctor.analysis.live_ranks import IN_ENGINE
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.steps import RankSteps, Steps
@@ -18,10 +19,13 @@ from ddoctor.evidence.threads import ScriptThread
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Placed
 
-PASSES = ("forward", "backward", "optimizer")
+FORWARD = "forward"
+PASSES = (FORWARD, "backward", "optimizer")
 """In these the main thread computes."""
 # A thread runs at least as long as it keeps the interpreter; the rest is waiting for a CPU.
 EXPLAINS = 0.5
+# Loud, as fail-slow detection counts it; equal ranks differ by less than a tenth.
+LONGER = 1.3
 
 
 @dataclass(frozen=True)
@@ -49,9 +53,16 @@ def in_steps(steps: Steps, threads: Sequence[ScriptThread], use: RankUse) -> Ite
 
 def in_a_live_run(live: LiveState, threads: Sequence[ScriptThread]) -> Iterator[Loss]:
     """Of each rank: its sampled passes against the time in which its main thread can run."""
+    forwards = {rank.rank: rank.seen.share(FORWARD) for rank in live.ranks}
+    busy = {rank.rank for rank in live.ranks if _busy(threads, rank.rank)}
     for rank in live.ranks:
         if rank.seen.asleep is not None and not rank.stands and not rank.seen.on_gpu:
             passes = sum(map(rank.seen.share, PASSES))
+            others = [share for one, share in forwards.items() if one not in busy]
+            # A backward pass that reduces gradients may sleep for others. Where the forward pass
+            # takes longer than on ranks without such a thread, it sleeps for the interpreter.
+            if others and forwards[rank.rank] >= LONGER * median(others) > 0:
+                passes += rank.seen.share(IN_ENGINE)
             yield from _known(rank, passes - (1 - rank.seen.asleep), threads)
 
 

@@ -117,6 +117,48 @@ def test_quiet(findings: Findings, section: Steps, other: ScriptThreads, known: 
 COMPUTES = {"forward": 40, "backward": 30, "optimizer": 20, "loader-wait": 10}
 
 
+REDUCES = {"forward": 30, "backward-or-wait": 65, "optimizer": 5}
+OTHER = {"forward": 15, "backward-or-wait": 80, "optimizer": 5}
+
+
+def test_a_pass_that_may_wait_for_others_counts_where_the_others_are_faster(
+    findings: Findings,
+) -> None:
+    section = look(moving(0, REDUCES, asleep=0.45), moving(1, OTHER, asleep=0.6))
+    (finding,) = findings(CAUSE, section, threads(0.6))
+    assert finding.where.ranks == (0,)
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.45)
+
+
+@pytest.mark.parametrize(
+    ("other", "busy"), [(REDUCES, threads(0.6)), (OTHER, threads(0.6, 0.6)), (OTHER, threads(0.1))]
+)
+def test_quiet_where_it_may_wait_for_others(
+    findings: Findings, other: dict[str, int], busy: ScriptThreads
+) -> None:
+    section = look(moving(0, REDUCES, asleep=0.45), moving(1, other, asleep=0.6))
+    assert findings(CAUSE, section, busy) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "first"),
+    [
+        ("rows.append(self.inbox.get(block=False))", "let the thread sleep"),
+        ("item = inbox.get_nowait()", "let the thread sleep"),
+        ("item = inbox.get()", "do its work in a process"),
+    ],
+)
+def test_a_thread_that_asks_all_the_time_is_to_wait(
+    findings: Findings, text: str, first: str
+) -> None:
+    (one,) = threads(0.7).threads
+    asking = msgspec.structs.replace(one, place=msgspec.structs.replace(one.place, text=text))
+    section = look(moving(0, COMPUTES, asleep=0.6), moving(1, WAITING, asleep=0.8))
+    (finding,) = findings(CAUSE, section, ScriptThreads(threads=(asking,)))
+    assert finding.fixes[0].summary.startswith(first)
+
+
 def test_in_a_live_run(findings: Findings) -> None:
     section = look(moving(0, COMPUTES, asleep=0.6), moving(1, WAITING, asleep=0.8))
     (finding,) = findings(CAUSE, section, threads(0.7))

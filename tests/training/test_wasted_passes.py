@@ -71,7 +71,8 @@ SCRIPTS = {
         optimizer.step()
 """,
     "lengths-mixed-in-batches": """
-    lengths = [16 + int(400 * part ** 4) for part in torch.rand(4000, generator=torch.manual_seed(0))]
+    drawn = torch.rand(4000, generator=torch.manual_seed(0))
+    lengths = [16 + int(400 * part ** 4) for part in drawn]
     if not sick:
         lengths.sort()
 
