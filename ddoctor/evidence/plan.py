@@ -131,6 +131,8 @@ class ModelParallel(Part, frozen=True, kw_only=True):
     """Divides each sequence."""
     expert: int = 1
     """Divides the experts between data-parallel ranks."""
+    expert_load: float = 1.0
+    """Tokens that the experts of the busiest rank get, as many times as with even routing."""
 
     @property
     def gpus(self) -> int:
@@ -147,7 +149,8 @@ class ModelParallel(Part, frozen=True, kw_only=True):
         sizes = {"tensor": self.tensor, "pipeline": self.pipeline, "context": self.context}
         words = [f"{name} {size}" for name, size in sizes.items() if size > 1]
         divided = [" × ".join([str(copies), *words])] if words else []
-        experts = [f"experts over {self.expert}"] if self.expert > 1 else []
+        load = f" with {self.expert_load:g} times the load" if self.expert_load > 1 else ""
+        experts = [f"experts over {self.expert}{load}"] if self.expert > 1 else []
         return ", ".join(divided + experts)
 
 

@@ -80,6 +80,7 @@ class Dimensions:
             tensor=_others(parallel.tensor) * passes * own,
             context=_others(parallel.context) * blocks * (forward * (1 + again) + backward) * keys,
             expert=_others(parallel.expert)
+            * parallel.expert_load
             * blocks
             * EXPERT_PASSES
             * (2 + again)

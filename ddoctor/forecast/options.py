@@ -296,6 +296,15 @@ class PlanRequest:
             metavar="N", help="Expert parallelism: data-parallel GPUs that share experts.", min=1
         ),
     ] = None
+    expert_load: Annotated[
+        float | None,
+        typer.Option(
+            metavar="F",
+            help="Tokens of the GPU whose experts get most, as many times as with even routing, "
+            "e.g. 1.5; default: 1.",
+            min=1.0,
+        ),
+    ] = None
     micro_batch: Annotated[
         int | None, typer.Option(metavar="N", help="Samples per GPU and micro-batch.", min=1)
     ] = None
@@ -362,6 +371,7 @@ class PlanRequest:
             pipeline=self.pp or 1,
             context=self.cp or 1,
             expert=self.ep or 1,
+            expert_load=self.expert_load or 1.0,
         )
 
     @property

@@ -152,6 +152,10 @@ def _check(wanted: PlanRequest) -> None:
         raise DoctorError("--lora with fp32 goes with --precision bf16: otherwise all have that")
     if wanted.attention == "flash" and wanted.precision == "fp32":
         raise DoctorError("--attention flash: its kernels take bf16 and fp16 only, not fp32")
+    if wanted.expert_load is not None and not 1 <= wanted.expert_load <= wanted.parallel.expert > 1:
+        raise DoctorError(
+            f"--expert-load {wanted.expert_load:g}: it goes with --ep, and is at most that number"
+        )
     if wanted.parallel.words:
         _check_parallel(wanted)
     without = ("sequence", "checkpointing") if in_numbers else ("trainable", "layers")

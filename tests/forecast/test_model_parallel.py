@@ -80,6 +80,8 @@ def test_the_first_stage_keeps_the_micro_batches_in_flight() -> None:
         ({"tp": 8, "gpus": "4"}, "tensor 8 needs a multiple of 8 GPUs, and --gpus is 4"),
         ({"pp": 2}, "--pp needs --global-batch and --micro-batch"),
         ({"ep": 2}, "--ep goes with --model"),
+        ({"expert_load": 1.5}, "--expert-load 1.5: it goes with --ep"),
+        ({"ep": 2, "expert_load": 3.0}, "--expert-load 3: .* at most that number"),
         (
             {"tp": 8, "gpus": "24", "micro_batch": 1, "global_batch": 8},
             "8 is not a multiple of 1 samples on 3 copies of the model",
@@ -114,6 +116,8 @@ def test_keys_and_values_of_the_whole_sequence() -> None:
 def test_tokens_to_their_experts_and_back() -> None:
     found = WIDE.traffic(ModelParallel(expert=8), TOKENS, "bf16-mixed", "none")
     assert found == Traffic(expert=7 / 8 * 32 * 4 * 2 * TOKENS * 4096 * 2)
+    busier = WIDE.traffic(ModelParallel(expert=8, expert_load=2), TOKENS, "bf16-mixed", "none")
+    assert busier.expert == 2 * found.expert
 
 
 def test_only_neighbours_use_the_links_within_a_host() -> None:

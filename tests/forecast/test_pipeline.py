@@ -121,6 +121,27 @@ def test_experts_are_divided_and_their_tokens_are_not() -> None:
     assert among.communication < alone.communication
 
 
+def test_the_busiest_experts_get_more_tokens() -> None:
+    mixture = decoder("Mixtral", num_hidden_layers=1, **EXPERTS)
+    whole = forecast(mixture)
+    (even, evenly), (twice, doubled) = (
+        parts.divided(mixture, whole, ModelParallel(expert=4, expert_load=load)) for load in (1, 2)
+    )
+    assert even.parameters == twice.parameters
+    assert isinstance(evenly, Forecast)
+    assert isinstance(doubled, Forecast)
+    assert evenly.work is not None
+    assert doubled.work is not None
+    # Each token goes to two of them, forward once and backward twice.
+    tokens = evenly.samples * evenly.length
+    assert doubled.work.flops - evenly.work.flops == 3 * 2 * 2 * tokens * 3 * WIDTH * INNER
+    # With many samples, the peak is where their activations are.
+    less, more = (
+        replace(one, samples=32).parts(row("ddp", 8)).activations for one in (evenly, doubled)
+    )
+    assert more > 1.1 * less
+
+
 def test_matrices_of_experts_are_divided() -> None:
     mixture = decoder("Mixtral", num_hidden_layers=1, **EXPERTS)
     whole = forecast(mixture)

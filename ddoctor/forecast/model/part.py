@@ -25,7 +25,7 @@ def part_of(blueprint: Blueprint, parallel: ModelParallel, stage: Stage | None =
     def build() -> Any:
         model: Any = blueprint.build()
         if parallel.expert > 1:
-            divide_experts(model, parallel.expert)
+            divide_experts(model, parallel.expert, parallel.expert_load)
         if size > 1:
             divide(model, size)
         if stage is not None:
