@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from ddoctor.analysis import own_loader
+from ddoctor.analysis import own_loader, own_saving
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.live_ranks import (
     FEWEST_SAMPLES,
@@ -51,7 +51,7 @@ class LiveState(Derived):
             LiveRankState(
                 host=look.host,
                 seconds=look.seconds,
-                seen=own_loader.told(seen),
+                seen=own_saving.told(own_loader.told(seen)),
                 dumped=look.dumped,
             )
             for look in looks
