@@ -3,10 +3,10 @@
 Each row is a measurement whose configuration is fully said, with the published hyper-parameters
 written out. Sources: transformers' documentation (perf_train_gpu_one, 2022: a V100 with 16 GB,
 eager attention, and an old torch, whose differences are written out too), torchtitan's pull
-request 165 (H100, 95.04 GiB), torchtune's README (A100 with 80 GB). torchtitan's row with
-torch.compile is forecast with compiled blocks. What is left out: sizes of batches that fit, and
-torchtune's compiled row, whose kind of AdamW is not said (a fused one needs 6 GiB less than torch's
-default).
+request 165 (H100, 95.04 GiB) and its benchmark of December 2024 (Llama 3.1), torchtune's README
+(A100 with 80 GB). Rows with torch.compile are forecast with compiled blocks. What is left out:
+sizes of batches that fit, and torchtune's compiled row, whose kind of AdamW is not said (a fused
+one needs 6 GiB less than torch's default).
 """
 
 from __future__ import annotations
@@ -52,6 +52,14 @@ LLAMA_7B = transformers.LlamaConfig(
     num_hidden_layers=32,
     num_attention_heads=32,
 )
+LLAMA_8B = transformers.LlamaConfig(
+    vocab_size=128_256,
+    hidden_size=4096,
+    intermediate_size=14_336,
+    num_hidden_layers=32,
+    num_attention_heads=32,
+    num_key_value_heads=8,
+)
 LLAMA_3B = transformers.LlamaConfig(
     vocab_size=128_256,
     hidden_size=3072,
@@ -65,6 +73,7 @@ LLAMA_3B = transformers.LlamaConfig(
 BUILDS: Mapping[str, Callable[[], Any]] = {
     "bert-large": partial(transformers.BertForSequenceClassification, BERT),
     "llama 7B": partial(transformers.LlamaForCausalLM, LLAMA_7B),
+    "llama 3.1 8B": partial(transformers.LlamaForCausalLM, LLAMA_8B),
     "llama 3.2 3B": partial(transformers.LlamaForCausalLM, LLAMA_3B),
 }
 
@@ -104,6 +113,21 @@ def _bert(mebibytes: int, samples: int, precision: Precision = "fp32", **more: A
     )
 
 
+def _titan_8b(gibibytes: float, gpus: int, **more: Any) -> Published:
+    return Published(
+        model="llama 3.1 8B",
+        measured=gibibytes,
+        kind="reserved",
+        samples=2,
+        length=8192,
+        precision="bf16-mixed",
+        checkpointing="selective:op",
+        strategy="fsdp",
+        gpus=gpus,
+        **more,
+    )
+
+
 def _titan(share: float, **more: Any) -> Published:
     return Published(
         model="llama 7B",
@@ -140,6 +164,10 @@ PUBLISHED = (
         precision="bf16",
     ),
     _titan(90.28 / TITAN, kind="reserved", compiled=True),
+    _titan_8b(82.4, 8),
+    _titan_8b(77.0, 8, compiled=True),
+    _titan_8b(67.0, 128),
+    _titan_8b(62.0, 128, compiled=True),
 )
 
 

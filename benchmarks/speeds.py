@@ -67,6 +67,8 @@ class Published:
     accumulation: int = 1
     checkpointing: Checkpointing = "none"
     optimizer: Any = FUSED
+    compiled: bool = False
+    float8: bool = False
 
 
 def bert(tokens: int, *, kind: str = "BertForSequenceClassification") -> Any:
@@ -200,7 +202,7 @@ def titan() -> PlannedGpu:
     whole = devices.find("h100")
     assert whole.model is not None
     own = msgspec.structs.replace(
-        whole.model, memory_bandwidth=2400, copied=None, bf16=912, sustained=None
+        whole.model, memory_bandwidth=2400, copied=None, bf16=912, fp8=2 * 912, sustained=None
     )
     return PlannedGpu(name="H100 of 96 GB", memory=95 * 2**30, model=own)
 
@@ -220,6 +222,22 @@ def titan_7b(name: str, tokens: int, checkpointing: Checkpointing) -> Published:
         samples=8,
         rate=tokens / 2048,
         checkpointing=checkpointing,
+    )
+
+
+def titan_8b(name: str, tokens: int, **more: Any) -> Published:
+    """Llama-3.1-8B on 8 H100s with 2 samples of 8,192 tokens each; ``tokens`` a second of a GPU."""
+    return Published(
+        name=f"torchtitan Llama-3.1-8B, {name}",
+        make=partial(llama, inner=14336, keys=8, words=128256),
+        gpu=titan(),
+        gpus=8,
+        strategy="fsdp",
+        tokens=8192,
+        samples=2,
+        rate=tokens / 8192,
+        checkpointing="selective:op",
+        **more,
     )
 
 
@@ -277,17 +295,9 @@ OTHERS = (
     foundry("7b", "h100", 8, 2048, 6, 1, 10643),
     foundry("7b", "h100", 8, 8192, 8, 2, 6935, recomputed=True),
     foundry("30b", "h100", 8, 2048, 3, 21, 2002, recomputed=True),
-    Published(
-        name="torchtitan Llama-3.1-8B, selective",
-        make=partial(llama, inner=14336, keys=8, words=128256),
-        gpu=titan(),
-        gpus=8,
-        strategy="fsdp",
-        tokens=8192,
-        samples=2,
-        rate=5762 / 8192,
-        checkpointing="selective:op",
-    ),
+    titan_8b("selective", 5762),
+    titan_8b("compiled", 6667, compiled=True),
+    titan_8b("compiled, float8", 8532, compiled=True, float8=True),
 )
 
 
@@ -299,6 +309,7 @@ def _work(
     precision: Precision,
     checkpointing: Checkpointing,
     optimizer: Any,
+    compiled: bool,
 ) -> tuple[StepWork, int]:
     def build() -> nn.Module:
         model = make(tokens)
@@ -317,7 +328,14 @@ def _work(
         return {**made, "labels": made["input_ids"]}
 
     autocast = torch.bfloat16 if precision.endswith("mixed") else None
-    found = footprint(build, batch, optimizer, autocast=autocast, checkpointing=checkpointing)
+    found = footprint(
+        build,
+        batch,
+        optimizer,
+        autocast=autocast,
+        checkpointing=checkpointing,
+        compiled=compiled,
+    )
     assert found.work is not None
     return found.work, sum(one.numel() for one in whole.parameters())
 
@@ -325,7 +343,8 @@ def _work(
 def forecast(row: Published) -> float:
     """Return samples per second on each GPU."""
     work, parameters = _work(
-        row.make, row.tokens, row.samples, row.precision, row.checkpointing, row.optimizer
+        *(row.make, row.tokens, row.samples, row.precision, row.checkpointing),
+        *(row.optimizer, row.compiled),
     )
     model = Model(
         parameters=parameters,
@@ -336,7 +355,7 @@ def forecast(row: Published) -> float:
     )
     way = ForecastRow(strategy=row.strategy, gpus=row.gpus, accumulation=row.accumulation)
     device = devices.find(row.gpu) if isinstance(row.gpu, str) else row.gpu
-    step = timing.by_roofline(model, device, way)
+    step = timing.by_roofline(model, device, way, float8=row.float8)
     assert step is not None
     return row.samples * row.accumulation / step.seconds
 

@@ -23,6 +23,7 @@ class GpuModel(Part, frozen=True, kw_only=True):
     memory: float
     memory_bandwidth: float | None = None
     copied: float | None = None
+    fp8: float | None = None
     bf16: float | None = None
     fp16: float | None = None
     fp32: float | None = None

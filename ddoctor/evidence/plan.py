@@ -370,6 +370,8 @@ class Plan(Section, frozen=True, kw_only=True):
     """Bandwidth between hosts, and unknown links, in words; empty: no row needs it."""
     with_tf32: StepTime | None = None
     """Step of the recommended row with TF32 products; None: no float32 products, or not known."""
+    with_float8: StepTime | None = None
+    """Step of the recommended row with linear layers in float8; None: no gain, or not known."""
     zero: ZeroBuffers | None = None
     """The buffers of DeepSpeed; None: the plan is for FSDP."""
     taken: tuple[Setting, ...] = ()

@@ -110,6 +110,7 @@ def plan(
         measured="" if measured is None else measured.words,
         links="" if work.step_seconds else timing.links(part, device, rows, measured),
         with_tf32=None if best is None else timing.with_tf32(part, device, way, best.step),
+        with_float8=(None if best is None else timing.with_float8(part, device, way, best.step)),
         without_compile=_without_compile(part, forecast, device, work, way),
         schedule=(
             None if best is None else schedule(work, best.copies, best.accumulation, best.step)

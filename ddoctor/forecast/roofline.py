@@ -33,6 +33,10 @@ OF_FLOATS = 0.76
 OF_ATTENTION, OF_ATTENTION_SINCE_HOPPER = 0.5, 0.33
 HOPPER = 700e12
 """The peak from which a GPU has such tensor cores, in FLOP/s of half precision."""
+# torchao/float8: each factor of a linear layer's product is read for its largest number, fused with
+# what makes it (torch.compile), read again and written in a byte; products whose sides are no
+# multiples of 16 stay.
+CAST, ALIGNED = 3, 16
 # cuBLAS's tiles of the result, from the most efficient on (NVIDIA, "Matrix Multiplication
 # Background User's Guide", 2.3): smaller ones load more numbers for each product. From 128 × 128
 # on, loading keeps up.
@@ -56,6 +60,8 @@ class Roofline:
     gpu: GpuModel
     tf32: bool = False
     """Products of fp32 numbers use TF32."""
+    float8: bool = False
+    """Linear layers multiply numbers of half precision in float8."""
 
     def seconds(self, one: Operator) -> float:
         """Return the seconds of one operator on the GPU."""
@@ -65,9 +71,14 @@ class Roofline:
         if not one.flops:
             return moving + one.kernels * KERNEL
         rate = self._rate(one)
+        casting = 0.0
         if one.size is not None:
             rate *= self.filled(one.size, tensor_cores=one.half or self.tf32)
-        return max(moving, one.flops / rate) + KERNEL
+            if self.float8 and self.gpu.fp8 is not None and _in_float8(one, one.size):
+                rate *= 1e12 * self.gpu.fp8 / self.peak(half=True)
+                factors = one.size.inner * (one.size.rows + one.size.columns)
+                casting = CAST * factors / self._bandwidth + 2 * KERNEL
+        return max(moving, one.flops / rate) + casting + KERNEL
 
     def filled(self, size: Product, *, tensor_cores: bool = True) -> float:
         """Return the share of the multiprocessors' time that a product of this size uses.
@@ -123,6 +134,12 @@ class Roofline:
         if found is None:
             raise ValueError("its peak is not known")
         return 1e12 * found
+
+
+def _in_float8(one: Operator, size: Product) -> bool:
+    """Whether it may be the product of a linear layer; that of attention has a batch."""
+    sides = (size.rows, size.columns, size.inner)
+    return one.half and size.batch == 1 and all(side % ALIGNED == 0 for side in sides)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,9 @@ from ddoctor.forecast.devices import PlannedGpu
 from ddoctor.forecast.measured import MeasuredStep
 from ddoctor.forecast.roofline import Roofline, phases
 
+WORTH_IT = 0.95
+"""Of the time: what is nearer to it is not worth another precision."""
+
 
 def step(
     model: Model, device: PlannedGpu, row: ForecastRow, measured: MeasuredStep | None
@@ -38,11 +41,32 @@ def with_tf32(
     return by_roofline(model, device, row, tf32=True)
 
 
+def with_float8(
+    model: Model, device: PlannedGpu, row: ForecastRow, step: StepTime | None
+) -> StepTime | None:
+    """Return a half-precision row's step time with linear layers in float8.
+
+    None: the GPU has none, the step was measured, or float8 makes it no shorter. The memory stays
+    the same: torchao keeps weights and inputs as they were, and casts them for each product.
+    """
+    if model.precision not in ("bf16", "bf16-mixed") or step is None:
+        return None
+    if step.source != "by roofline" or device.model is None or device.model.fp8 is None:
+        return None
+    found = by_roofline(model, device, row, float8=True)
+    return found if found is not None and found.seconds < WORTH_IT * step.seconds else None
+
+
 def by_roofline(
-    model: Model, device: PlannedGpu, row: ForecastRow, *, tf32: bool = False
+    model: Model,
+    device: PlannedGpu,
+    row: ForecastRow,
+    *,
+    tf32: bool = False,
+    float8: bool = False,
 ) -> StepTime | None:
     """Return the time of an optimizer step; None: operators, a rate or the link are not known."""
-    gpu = roofline(model, device, tf32=tf32)
+    gpu = roofline(model, device, tf32=tf32, float8=float8)
     if gpu is None or model.work is None or device.model is None:
         return None
     parts = phases(model.work, gpu, row.shards)
@@ -96,7 +120,9 @@ def links(
     return "; ".join([*told, *offloading.told(model, device, rows)])
 
 
-def roofline(model: Model, device: PlannedGpu, *, tf32: bool = False) -> Roofline | None:
+def roofline(
+    model: Model, device: PlannedGpu, *, tf32: bool = False, float8: bool = False
+) -> Roofline | None:
     """Return the roofline for this model; None: its operators or a rate is not known."""
     gpu = device.model
     if gpu is None or model.work is None or gpu.memory_bandwidth is None:
@@ -104,4 +130,4 @@ def roofline(model: Model, device: PlannedGpu, *, tf32: bool = False) -> Rooflin
     if (tf32 and gpu.tf32 is None) or gpu.fp32 is None:
         return None
     half = gpu.bf16 or (gpu.fp16 if model.precision in ("fp16-mixed", "fp32") else None)
-    return None if half is None else Roofline(gpu, tf32=tf32)
+    return None if half is None else Roofline(gpu, tf32=tf32, float8=float8)

@@ -247,6 +247,12 @@ def _step(plan: Plan, row: PlanRow) -> Iterator[tuple[str, str]]:
             "with TF32",
             f"about {three(plan.with_tf32.seconds)} s: torch.set_float32_matmul_precision('high')",
         )
+    if plan.with_float8 is not None:
+        yield (
+            "with float8",
+            f"about {three(plan.with_float8.seconds)} s, with as much memory: "
+            "torchao.float8.convert_to_float8_training(model), then torch.compile",
+        )
     if plan.links:
         yield "links", plan.links
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +12,10 @@ from ddoctor.forecast.closed_form import ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu, find
 from ddoctor.forecast.options import PlanRequest, Precision
 from ddoctor.forecast.planning import plan
-from ddoctor.forecast.roofline import OF_FLOATS, OF_PEAK
+from ddoctor.forecast.roofline import OF_FLOATS, OF_PEAK, Roofline
 from ddoctor.forecast.timing import by_roofline as step
-from ddoctor.memory_tracking.work import Operator, StepWork
+from ddoctor.forecast.timing import with_float8
+from ddoctor.memory_tracking.work import Operator, Product, StepWork
 
 LONG, SHORT = 8192, 512
 H100 = find("h100-80")
@@ -214,3 +216,52 @@ def test_no_tf32_before_ampere() -> None:
     v100 = find("v100")
     assert step(llama("fp32"), v100, ALONE) is not None
     assert step(llama("fp32"), v100, ALONE, tf32=True) is None
+
+
+def test_float8_halves_the_time_of_products_and_no_more() -> None:
+    h100 = find("h100")
+    side = Product(1, 16384, 4096, 4096)
+    flops = 2 * side.rows * side.columns * side.inner
+    one = Operator(kind="product", half=True, flops=flops, moved=3 * 10**8, size=side)
+    phases = {"forward": Counter({one: 200}), "backward": Counter({one: 400})}
+    linear = replace(
+        llama(),
+        work=StepWork(phases={**phases, "optimizer": Counter[Operator]()}, gradients=0, tensors=0),
+    )
+    halves, float8 = (step(linear, h100, ALONE, float8=one) for one in (False, True))
+    assert halves is not None
+    assert float8 is not None
+    assert 0.5 < float8.compute / halves.compute < 0.85
+    forecast = plan(linear, h100, (8,), PlanRequest(micro_batch=1))
+    assert forecast.with_float8 == step(
+        linear, h100, ForecastRow(strategy="fsdp", gpus=8), float8=True
+    )
+
+
+@pytest.mark.parametrize(("gpu", "precision"), [("a100-80", "bf16-mixed"), ("h100", "fp32")])
+def test_without_float8(gpu: str, precision: Precision) -> None:
+    """No tensor cores for it, or no half precision."""
+    device = find(gpu)
+    row = ForecastRow(strategy="fsdp", gpus=8)
+    model = llama(precision)
+    assert with_float8(model, device, row, step(model, device, row)) is None
+
+
+@pytest.mark.parametrize(
+    ("size", "faster"),
+    [
+        (Product(1, 8192, 8192, 8192), True),
+        # Attention; sides that are no multiples of 16; numbers that are read for longer.
+        (Product(32, 1024, 1024, 128), False),
+        (Product(1, 8192, 8190, 8192), False),
+        (Product(1, 16, 8192, 8192), False),
+    ],
+)
+def test_products_in_float8(size: Product, faster: bool) -> None:
+    gpu = find("h100").model
+    assert gpu is not None
+    flops = 2 * size.batch * size.rows * size.columns * size.inner
+    one = Operator(kind="product", half=True, flops=flops, moved=10**6, size=size)
+    usual, found = (Roofline(gpu, float8=float8).seconds(one) for float8 in (False, True))
+    assert (found < 0.75 * usual) is faster
+    assert found >= usual or faster

@@ -55,6 +55,9 @@ def test_a_gpu_is_plausible(model: GpuModel) -> None:
     if model.tf32 is not None:
         assert model.bf16 is not None
         assert model.tf32 == pytest.approx(model.bf16 / 2, rel=0.02)
+    if model.fp8 is not None:
+        assert model.bf16 is not None
+        assert model.fp8 == pytest.approx(model.bf16 * 2, rel=0.02)
     if model.achievable is not None:
         assert model.bf16 is not None
         assert 0.5 * model.bf16 < model.achievable < model.bf16
