@@ -8,6 +8,8 @@ from collections import Counter
 from types import CodeType
 from typing import Any
 
+from msgspec.structs import replace
+
 from ddoctor.evidence.steps import AddedHooks
 from ddoctor.recorder import places, user_calls
 from ddoctor.recorder.harmless import harmless
@@ -30,7 +32,10 @@ def added(before: Counter[CodeType]) -> AddedHooks | None:
     if code is None or found[code] <= 0:
         return None
     line = _registers(code)
-    return AddedHooks(number=found[code], line=user_calls.frame(code, line))
+    place = user_calls.frame(code, line)
+    # The line that registers is in the function around.
+    whole = place if line == code.co_firstlineno else replace(place, function="<module>")
+    return AddedHooks(number=found[code], line=whole)
 
 
 @harmless

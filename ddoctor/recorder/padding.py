@@ -50,7 +50,7 @@ def padding(tensors: Sequence[Tensor]) -> Padding | None:
 
 
 def _at_an_end(matrices: Sequence[Tensor], count: Callable[[Tensor], float]) -> float:
-    """Return the most columns at the begin, or at the end, that all matrices have so many of."""
+    """Return the columns that all matrices have at the begin, or at the end if these are more."""
     ends = [matrices, [one.flip(1) for one in matrices]]
     return max(min(map(count, end)) for end in ends)
 
