@@ -91,7 +91,7 @@ def worker_stands_still(run: TrainingRun, loading: Loading | None) -> Iterator[F
         for one in run.ranks
         if one.outcome == "hung"
         and one.steps == 0
-        and any(frame.function in WAITS_FOR_WORKER for frame in one.stack)
+        and any(frame.bare in WAITS_FOR_WORKER for frame in one.stack)
         and not any(loader.taken or loader.collated for loader in _loaders(one, loading))
         and _forks(one, loading)
     ]

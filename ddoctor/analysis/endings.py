@@ -261,7 +261,7 @@ def on_workers(one: RankEnding, loading: Loading | None) -> bool:
         return one.doing == "loader" and any(workers)
     if inner.of_user or (workers and not any(workers)):
         return False
-    return any("torch/utils/data/" in f.file and f.function == TAKES for f in one.stack)
+    return any("torch/utils/data/" in f.file and f.bare == TAKES for f in one.stack)
 
 
 def awaited(run: TrainingRun) -> tuple[RankEnding, ...]:

@@ -17,6 +17,11 @@ class Frame(Part, frozen=True, kw_only=True):
     of_user: bool = False
     """Whether it is the user's code and not a library's."""
 
+    @property
+    def bare(self) -> str:
+        """The function without its class, which py-spy tells and tracebacks do not."""
+        return self.function.rpartition(".")[2]
+
 
 class Origin(Part, frozen=True, kw_only=True):
     """A statement that makes what a line reads, or the head of a loop or a function that gives it.

@@ -109,7 +109,7 @@ def raised_in(ending: Ending) -> str:
     for frame in reversed(inner):
         if frame.function in FUNCTIONS and "torch/distributed/" in frame.file:
             return frame.function
-        if frame.function == SYNC_BUFFERS:
+        if frame.bare == SYNC_BUFFERS:
             return OPERATIONS[DDP_BUFFERS]
     # DDP reduces gradients during the backward pass, whose other errors name no connection.
     lost = ECHO.search(ending.message) and any(frame.function == ENGINE for frame in inner)
