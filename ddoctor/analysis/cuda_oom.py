@@ -248,7 +248,7 @@ def _kind(run: TrainingRun, one: RankEnding, memory: OutOfMemory) -> Kind:
     for frame in one.stack:
         if "torch/distributed/" in frame.file and GATHERS.search(frame.function):
             return "state-dict"
-        if EVALUATES.fullmatch(frame.function):
+        if EVALUATES.fullmatch(frame.bare):
             return "evaluation"
     if memory.unused >= max(memory.missing, IN_PIECES * (memory.allocated + memory.unused)):
         return "pieces"

@@ -128,7 +128,7 @@ def collating(rows: Iterable[LiveRankState]) -> Frame | None:
         for called, samples in every:
             if called is None:
                 continue
-            if called.function.rpartition(".")[2] in OF_THE_DATASET:
+            if called.bare in OF_THE_DATASET:
                 items += samples
             else:
                 collate[called] += samples
@@ -140,7 +140,7 @@ def collating(rows: Iterable[LiveRankState]) -> Frame | None:
 def _made_by(row: Activity) -> Frame:
     """What the loader calls, at the user's line if it is the user's."""
     inner = row.calls[row.entered] if row.calls[row.entered :] else None
-    if inner is not None and inner.function.rpartition(".")[2] == row.makes:
+    if inner is not None and inner.bare == row.makes:
         return inner
     return Frame(file=FETCH, line=0, function=row.makes)
 

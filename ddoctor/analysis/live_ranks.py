@@ -215,7 +215,7 @@ class LiveRankState:
         """The collective or the phase that it is in."""
         if self.doing == "collective":
             for frame in reversed(self.seen.stack):
-                name = frame.function.rpartition(".")[2]
+                name = frame.bare
                 if frame.file.endswith("distributed_c10d.py") and name not in WRAPPERS:
                     return name
             # It waits for what was begun before.

@@ -250,7 +250,7 @@ def _passes(line: Frame, called: Frame) -> bool:
 
 
 def _calls(call: ast.Call, function: Frame) -> bool:
-    return ast.unparse(call.func).rpartition(".")[2] == function.function.rpartition(".")[2]
+    return ast.unparse(call.func).rpartition(".")[2] == function.bare
 
 
 def _statements(line: Frame) -> Sequence[ast.stmt]:

@@ -27,4 +27,4 @@ def in_a_pass(rank: LiveRankState) -> bool:
 
 def is_a_pass(frame: Frame) -> bool:
     """Whether it is a call of a module, or of the backward pass."""
-    return frame.function.rpartition(".")[2] in PASSES
+    return frame.bare in PASSES

@@ -39,9 +39,9 @@ class Met:
         name, depth = _known(stack, on_gpu=on_gpu)
         calls = tuple(frame for frame in stack if frame.of_user)
         called = live_data_starvation.called_by_fetch(stack)
-        makes = called.function.rpartition(".")[2] if called is not None else ""
+        makes = called.bare if called is not None else ""
         if name == COLLECTIVE and depth < len(stack):
-            makes = stack[depth].function.rpartition(".")[2]
+            makes = stack[depth].bare
         if name == FORWARD and _traces(stack):
             makes = TRACES
         return cls(name, calls, sum(frame.of_user for frame in stack[:depth]), makes)
@@ -79,7 +79,7 @@ def _known(stack: tuple[Frame, ...], *, on_gpu: bool) -> tuple[str, int]:
             if row.innermost and depth < len(stack) - 1:
                 continue
             # py-spy names methods with their class.
-            if frame.function.rpartition(".")[2] in row.functions and frame.file.endswith(row.file):
+            if frame.bare in row.functions and frame.file.endswith(row.file):
                 # Autograd's own functions, and checkpoints, have frames of torch in between.
                 if row.activity == BACKWARD and stack[depth + 1].of_user:
                     inner, _ = _known(stack[depth + 1 :], on_gpu=on_gpu)
@@ -99,5 +99,5 @@ def _within_closure(stack: tuple[Frame, ...], depth: int) -> int:
     By its name in torch.optim, which Lightning keeps (core/optimizer.py, optimization/closure.py).
     """
     places = range(len(stack) - 1, depth, -1)
-    names = (place for place in places if stack[place].function.rpartition(".")[2] == CLOSURE)
+    names = (place for place in places if stack[place].bare == CLOSURE)
     return next((place + 1 for place in names if place + 1 < len(stack)), 0)

@@ -99,7 +99,7 @@ class Source:
             and node.lineno <= frame.line <= (node.end_lineno or 0)
         )
         called = max(around, key=lambda node: node.lineno, default=None)
-        own = called is not None and called.name == frame.function.rpartition(".")[2]
+        own = called is not None and called.name == frame.bare
         return called if own else None
 
     def begun(self, frame: Frame) -> str:
