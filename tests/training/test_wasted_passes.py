@@ -117,10 +117,10 @@ SCRIPTS = {
                         average.mul_(0.9).add_(one.grad, alpha=0.1)
                         one.sub_(average, alpha=group["lr"])
 
-    model = DistributedDataParallel(layers(512, 4))
+    model = DistributedDataParallel(layers(128, 16))
     optimizer = Descent(model.parameters())
     for step in range(120):
-        loss = model(torch.randn(128, 512)).square().mean()
+        loss = model(torch.randn(512, 128)).square().mean()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -135,7 +135,7 @@ SCRIPTS = {
             found.append(output.square().mean(1))
         return body[0].register_forward_hook(hook)
 
-    for step in range(200):
+    for step in range(2000):
         found = []
         handle = features(found)
         loss = model(torch.randn(256, 256)).square().mean() + found[-1].mean()
