@@ -110,7 +110,12 @@ def plan(
         measured="" if measured is None else measured.words,
         links="" if work.step_seconds else timing.links(part, device, rows, measured),
         with_tf32=None if best is None else timing.with_tf32(part, device, way, best.step),
-        with_float8=(None if best is None else timing.with_float8(part, device, way, best.step)),
+        # torchao converts plain linear layers; adapters and 4-bit weights are others.
+        with_float8=(
+            timing.with_float8(part, device, way, best.step)
+            if best is not None and work.lora is None and zero is None
+            else None
+        ),
         without_compile=_without_compile(part, forecast, device, work, way),
         schedule=(
             None if best is None else schedule(work, best.copies, best.accumulation, best.step)

@@ -10,7 +10,7 @@ import pytest
 from ddoctor.evidence.plan import StepTime, Strategy
 from ddoctor.forecast.closed_form import ForecastRow, Model
 from ddoctor.forecast.devices import PlannedGpu, find
-from ddoctor.forecast.options import PlanRequest, Precision
+from ddoctor.forecast.options import Lora, PlanRequest, Precision
 from ddoctor.forecast.planning import plan
 from ddoctor.forecast.roofline import OF_FLOATS, OF_PEAK, Roofline
 from ddoctor.forecast.timing import by_roofline as step
@@ -236,6 +236,8 @@ def test_float8_halves_the_time_of_products_and_no_more() -> None:
     assert forecast.with_float8 == step(
         linear, h100, ForecastRow(strategy="fsdp", gpus=8), float8=True
     )
+    adapted = PlanRequest(micro_batch=1, lora=Lora("r=16"))
+    assert plan(linear, h100, (8,), adapted).with_float8 is None
 
 
 @pytest.mark.parametrize(("gpu", "precision"), [("a100-80", "bf16-mixed"), ("h100", "fp32")])
