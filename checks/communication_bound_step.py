@@ -49,6 +49,8 @@ LARGE_WITH_WAITING = 0.4
 
 # For so few bytes latency is the cost, not bandwidth: 64 KiB take 0.05 ms at 10 Gbit/s.
 SMALL_BYTES = 64 * 2**10
+# MiB of a bucket; torch has 25, and 1 for the first (torch/nn/parallel/distributed.py).
+SMALLEST_CAP = 1.0
 
 
 def of_objects(collective_calls: CollectiveCalls, steps: Steps) -> Iterator[Finding]:
@@ -213,6 +215,15 @@ def _fixes(
             f"up to {share / 2:.0%} of the time per sample",
         )
     elif wrapper is not None and kind == "ddp":
+        several = len(wrapper.bucket_bytes) > 2
+        small = several and (wrapper.bucket_cap_mb or SMALLEST_CAP) < SMALLEST_CAP
+        if small:
+            yield Fix.python(
+                summary="leave DDP its own size of buckets: each of these "
+                f"{len(wrapper.bucket_bytes)} is a collective, and has its latency",
+                paste="model = DistributedDataParallel(model)  # without bucket_cap_mb",
+                settings=("ddp.bucket_cap_mb=25",),
+            )
         dtypes = {flags.parameter_dtype for flags in use.flags} if use is not None else set()
         if dtypes <= {"", "float32"} and not wrapper.comm_hook:
             yield Fix.python(
@@ -226,9 +237,8 @@ def _fixes(
                 ),
                 expected_gain=f"up to {share / 2:.0%} of the step",
             )
-        if gradients:
+        if gradients and not small:
             # A quarter of all gradients if they fill at most two buckets, else larger buckets.
-            several = len(wrapper.bucket_bytes) > 2
             size = 4 * max(wrapper.bucket_bytes) if several else gradients / 4
             cap = max(1, round(size / MIB))
             yield Fix.python(

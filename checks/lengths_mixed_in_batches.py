@@ -15,9 +15,11 @@ from math import log
 from statistics import fmean, pstdev
 
 from ddoctor.analysis import live_cost
+from ddoctor.analysis.framework_words import FrameworkWords
+from ddoctor.analysis.like_lengths import grouped
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import RankSteps, Steps
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Cost, Finding, Observation, Severity
 
 EXPLAINS = ("uneven-work-per-rank", "scaling-efficiency-low")
 
@@ -31,7 +33,7 @@ DIFFER = 0.05
 LEAST_SLOPE = 0.3
 
 
-def in_the_batches(loading: Loading, steps: Steps) -> Iterator[Finding]:
+def in_the_batches(loading: Loading, steps: Steps, words: FrameworkWords) -> Iterator[Finding]:
     each = [one for one in loading.loaders if len(one.padded) >= ENOUGH_BATCHES]
     if not each or not steps.ranks:
         return
@@ -50,8 +52,7 @@ def in_the_batches(loading: Loading, steps: Steps) -> Iterator[Finding]:
         because=(
             f"{unused:.0%} of the tokens in {len(one.padded)} batches of {one.name} are padding "
             "up to the longest sample of the batch, and the model computes them as well: "
-            f"{share:.0%} of the step"
-            + ("; wider batches take longer in proportion" if slopes else "")
+            f"{share:.0%} of the step" + ("; wider batches take longer" if slopes else "")
         ),
         evidence=(
             Observation(
@@ -62,21 +63,7 @@ def in_the_batches(loading: Loading, steps: Steps) -> Iterator[Finding]:
             ),
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(
-            Fix.python(
-                summary="draw each batch from samples of like lengths, alike on all ranks",
-                paste=(
-                    "order = sorted(range(len(data)), key=lambda one: lengths[one])\n"
-                    "batches = [order[at:at + size] for at in range(0, len(order), size)]\n"
-                    "random.Random(epoch).shuffle(batches)  # the same on all ranks\n"
-                    "loader = DataLoader(data, batch_sampler=batches[rank::world])\n"
-                    "# transformers: TrainingArguments(group_by_length=True)"
-                ),
-                caution="ranks whose batches have like lengths at each step wait least: deal "
-                "neighbours in length out to all of them",
-                expected_gain=f"up to {share:.0%} of the step",
-            ),
-        ),
+        fixes=(grouped(words, f"up to {share:.0%} of the step"),),
     )
 
 

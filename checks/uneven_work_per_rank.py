@@ -19,6 +19,7 @@ from statistics import fmean, median
 
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.framework_words import FrameworkWords
+from ddoctor.analysis.like_lengths import LIKE_LENGTHS, grouped
 from ddoctor.analysis.stragglers import NOTICEABLE, SLOWER_BY, STEADY, comparable, few
 from ddoctor.analysis.work_imbalance import Workload, workload
 from ddoctor.evidence.steps import Steps
@@ -96,9 +97,7 @@ def _fix(work: Workload, same_rank: bool, words: FrameworkWords) -> Fix:
         )
         caution = ""
     elif words.has("like_lengths"):
-        summary = "group texts of similar length into the same step on all ranks"
-        paste = words.written("like_lengths", "")
-        caution = "makes the order a little less random"
+        return grouped(words, "up to the share of the step named above")
     else:
         summary = "group samples of similar length, so that all ranks have equal work in each step"
         if same_rank:
@@ -113,30 +112,3 @@ def _fix(work: Workload, same_rank: bool, words: FrameworkWords) -> Fix:
         caution=caution,
         expected_gain="up to the share of the step named above",
     )
-
-
-LIKE_LENGTHS = '''\
-class LikeLengths(torch.utils.data.Sampler):
-    """Batches of like lengths: in each step, those of all ranks are neighbours by length."""
-
-    def __init__(self, lengths, batch_size, rank, ranks):
-        self.lengths, self.batch_size = torch.as_tensor(lengths), batch_size
-        self.rank, self.ranks, self.epoch = rank, ranks, 0
-
-    def set_epoch(self, epoch):
-        self.epoch = epoch
-
-    def __len__(self):
-        return len(self.lengths) // (self.batch_size * self.ranks)
-
-    def __iter__(self):
-        generator = torch.Generator().manual_seed(self.epoch)
-        shuffled = torch.randperm(len(self.lengths), generator=generator)
-        whole = len(self) * self.batch_size * self.ranks
-        by_length = shuffled[self.lengths[shuffled].argsort(stable=True)][:whole]
-        steps = by_length.view(len(self), self.ranks, self.batch_size)
-        for step in torch.randperm(len(self), generator=generator):
-            yield steps[step, self.rank].tolist()
-
-
-loader = DataLoader(dataset, batch_sampler=LikeLengths(lengths, batch_size, rank, world_size))'''

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ddoctor import engine
 from ddoctor.evidence.live import LiveLook
@@ -93,6 +94,16 @@ def test_half_of_the_bytes_and_other_buckets(findings: Findings) -> None:
     compressed, buckets, _ = finding.fixes
     assert "bf16_compress_hook" in compressed.paste
     assert buckets.settings == ("ddp.bucket_cap_mb=100",)
+
+
+@pytest.mark.parametrize(("cap", "first"), [(0.01, "leave DDP its own size"), (25.0, "send the")])
+def test_buckets_that_the_script_makes_small(findings: Findings, cap: float, first: str) -> None:
+    (one,) = ddp(*[MIB // 8] * 24).wrappers
+    models = Wrapping(wrappers=(replace(one, bucket_cap_mb=cap),))
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL, transfer=0.05), models)
+    assert finding.fixes[0].summary.startswith(first)
+    sizes = [fix.settings for fix in finding.fixes if fix.settings]
+    assert len(sizes) == 1
 
 
 def test_one_bucket_is_split(findings: Findings) -> None:

@@ -50,7 +50,7 @@ def test_most_of_a_batch_is_padding(findings: Findings) -> None:
     (finding,) = findings(CAUSE, loading(MIXED), passes())
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
     assert "60% of the tokens in 4 batches" in finding.because
-    assert "group_by_length" in finding.fixes[0].paste
+    assert "batch_sampler=LikeLengths" in finding.fixes[0].paste
 
 
 @pytest.mark.parametrize(
