@@ -300,6 +300,19 @@ class RankHost(Part, frozen=True, kw_only=True):
     gc_enabled: bool = True
 
 
+class GivenUp(Part, frozen=True, kw_only=True):
+    """A function that torch.compile compiled up to its limit, and runs uncompiled since."""
+
+    frame: Frame
+    """Where it begins."""
+    times: int
+    """How often it was compiled."""
+    seconds: float
+    """What these took."""
+    reason: str = ""
+    """What made the last one necessary, as ``scale == 0.006``; empty: unknown."""
+
+
 class RankFlags(Part, frozen=True, kw_only=True):
     """Torch's settings on one rank, at the end of the run, and counts of the judged steps."""
 
@@ -335,6 +348,11 @@ class RankFlags(Part, frozen=True, kw_only=True):
     """Operations that the backward passes of one of the first steps run through, at most 20,000."""
     graph_parameters: int = 0
     """Parameters that these compute gradients of."""
+    without_gradients: bool = False
+    """Whether no optimizer found a gradient in any of its parameters, in the first steps."""
+    never_zeroed: bool = False
+    """Whether the gradients of an optimizer's first steps add up, as nothing zeroes them."""
+    given_up: tuple[GivenUp, ...] = ()
 
 
 class RankStart(Part, frozen=True, kw_only=True):

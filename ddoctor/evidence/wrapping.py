@@ -47,6 +47,8 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """Checksums of the parameters in order, at the end of the run; empty for FSDP."""
     checksum_scale: tuple[float, ...] = ()
     """Sums of the parameters' magnitudes, the scale of differences."""
+    spoiled: bool = False
+    """Whether trained parameters are NaN; of a shard, those of this rank."""
 
     find_unused_parameters: bool | None = None
     """DDP's setting; None: no DDP."""

@@ -15,6 +15,7 @@ from typing import Any
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
+from ddoctor.recorder.optimizer_gradients import parameters
 from ddoctor.recorder.swaps import compiled
 from ddoctor.recorder.timeline import Timeline
 
@@ -98,14 +99,14 @@ class Discarded:
         return sum(seconds for _, seconds in ends) / whole
 
     def _take(self, optimizer: Optimizer, *more: Any) -> None:
-        for turn, _, at in self._settled(_of(optimizer)):
+        for turn, _, at in self._settled(parameters(optimizer)):
             turn.taken = max(turn.taken, at)
 
-    def _settled(self, parameters: Iterable[Any]) -> list[tuple[_Pass, int, float]]:
+    def _settled(self, settled: Iterable[Any]) -> list[tuple[_Pass, int, float]]:
         """Return the gradients of these parameters of which nothing was known before."""
         if not self._pending:
             return []
-        found = [(id(one), self._pending.pop(id(one), [])) for one in parameters]
+        found = [(id(one), self._pending.pop(id(one), [])) for one in settled]
         return [(turn, number, at) for number, rows in found for turn, at in rows]
 
     def _replace(self, owner: Any) -> None:
@@ -113,14 +114,10 @@ class Discarded:
 
         @wraps(before)
         def zero_grad(this: Any, *args: Any, **kwargs: Any) -> Any:
-            parameters = _of(this) if isinstance(this, Optimizer) else this.parameters()
-            for turn, number, at in self._settled(parameters):
+            zeroed = parameters(this) if isinstance(this, Optimizer) else this.parameters()
+            for turn, number, at in self._settled(zeroed):
                 turn.dropped[number] = at
             return before(this, *args, **kwargs)
 
         owner.zero_grad = zero_grad
         self._replaced.append((owner, zero_grad, before))
-
-
-def _of(optimizer: Optimizer) -> Iterable[Any]:
-    return (one for group in optimizer.param_groups for one in group["params"])

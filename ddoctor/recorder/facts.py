@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from math import isfinite
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from msgspec.structs import replace
@@ -20,10 +20,11 @@ from ddoctor.evidence.loading import FirstInputs
 from ddoctor.evidence.steps import Growth
 from ddoctor.evidence.training import RankFlags
 from ddoctor.evidence.wrapping import Wrapper
-from ddoctor.recorder import user_calls
+from ddoctor.recorder import compilations, user_calls
 from ddoctor.recorder.graph import Graph
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.inspection import Inspection
+from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
 
 FSDP = {"FSDPModule": "fsdp2", "FullyShardedDataParallel": "fsdp1"}
@@ -34,8 +35,14 @@ MOST_DEPTH = 20_000
 MIB = 2**20
 
 
-Checksum = tuple[tuple[float, ...], tuple[float, ...]]
-"""Sums of the parameters, and of their magnitudes."""
+class Checksum(NamedTuple):
+    """What the parameters of a model add up to."""
+
+    sums: tuple[float, ...] = ()
+    scales: tuple[float, ...] = ()
+    """Sums of their magnitudes."""
+    spoiled: bool = False
+    """Whether trained ones are NaN."""
 
 
 def wrappers(
@@ -47,7 +54,7 @@ def wrappers(
         inner = [one for one in root.modules() if isinstance(one, DistributedDataParallel)]
         model = inner[0] if inner else None
         number = wrapped.index(model) if model in wrapped else None
-        sums = checksums.get(id(root), ((), ()))
+        sums = checksums.get(id(root), Checksum())
         found = _wrapper(model or root, inspection, outermost.updated(), number, sums)
         yield replace(found, bypassed=outermost.bypasses(root))
 
@@ -90,8 +97,9 @@ def _wrapper(
         sharding=_sharding(modules),  # type: ignore[arg-type]
         block=block,
         blocks=blocks,
-        checksum=checksum[0],
-        checksum_scale=checksum[1],
+        checksum=checksum.sums,
+        checksum_scale=checksum.scales,
+        spoiled=checksum.spoiled,
         find_unused_parameters=getattr(ddp, "find_unused_parameters", None),
         static_graph=getattr(ddp, "static_graph", None),
         broadcast_buffers=getattr(ddp, "broadcast_buffers", None),
@@ -166,19 +174,22 @@ def _blocks(modules: list[nn.Module]) -> tuple[str, int | None]:
 
 @harmless
 def checksums(outermost: Outermost) -> dict[int, Checksum]:
-    """Those of each outermost model that FSDP does not shard, by its identity.
+    """Those of each outermost model, by its identity; no sums where FSDP shards it.
 
     To be called between two steps, where no other code changes them.
     """
-    roots = list(outermost.roots.values())
-    return {id(one): _checksum(list(one.parameters())) for one in roots if not _sharded(one)}
+    return {id(one): _checksum(one) for one in list(outermost.roots.values())}
 
 
 def _sharded(model: nn.Module) -> bool:
     return bool(fsdp_units(model.modules()))
 
 
-def _checksum(parameters: list[Any]) -> Checksum:
+def _checksum(model: nn.Module) -> Checksum:
+    parameters: list[Any] = list(model.parameters())
+    spoiled = any(_spoiled(one) for one in parameters if one.requires_grad)
+    if _sharded(model):
+        return Checksum(spoiled=spoiled)
     sums, scales = [0.0] * CHECKSUM_BINS, [0.0] * CHECKSUM_BINS
     with torch.no_grad():
         for number, one in enumerate(parameters):
@@ -189,7 +200,16 @@ def _checksum(parameters: list[Any]) -> Checksum:
             sums[number % CHECKSUM_BINS] += float(values.sum())
             scales[number % CHECKSUM_BINS] += float(values.abs().sum())
     # Weights that are no numbers any more can be compared with nothing.
-    return (tuple(sums), tuple(scales)) if isfinite(sum(scales)) else ((), ())
+    finite = isfinite(sum(scales))
+    return Checksum(tuple(sums), tuple(scales), spoiled) if finite else Checksum(spoiled=spoiled)
+
+
+def _spoiled(parameter: Any) -> bool:
+    """Whether a number in it, or in this rank's shard of it, is NaN."""
+    own = getattr(parameter, "_local_tensor", parameter).detach()
+    # Of a sum, no tensor as large as the parameter has to be made.
+    summable = own.is_floating_point() and own.dtype.itemsize > 1
+    return summable and bool(own.sum().isnan())
 
 
 def inputs(outermost: Outermost) -> FirstInputs | None:
@@ -205,8 +225,10 @@ def inputs(outermost: Outermost) -> FirstInputs | None:
     )
 
 
-def flags(outermost: Outermost, autocast: str, graph: Graph) -> RankFlags:
-    """Torch's current settings, and the size of a step's graph."""
+def flags(
+    outermost: Outermost, autocast: str, graph: Graph, gradients: OptimizerGradients
+) -> RankFlags:
+    """Torch's current settings, and what the first steps showed."""
     roots = list(outermost.roots.values())
     modules = [one for root in roots for one in root.modules()]
     dtypes = [str(one.dtype).removeprefix("torch.") for root in roots for one in root.parameters()]
@@ -231,6 +253,9 @@ def flags(outermost: Outermost, autocast: str, graph: Graph) -> RankFlags:
         ),
         operations=graph.operations,
         graph_parameters=graph.parameters,
+        without_gradients=gradients.missing,
+        never_zeroed=gradients.never_zeroed,
+        given_up=compilations.given_up() or (),
     )
 
 
@@ -272,9 +297,14 @@ def graphs() -> tuple[int, int]:
     # gc.get_objects() would hold the tuples too that other threads are building, and so break them.
     classes = (torch.Tensor, *torch.Tensor.__subclasses__())
     tensors = [one for one in gc.get_referrers(*classes) if issubclass(type(one), torch.Tensor)]
-    with_graph = [one for one in tensors if one.grad_fn is not None]
+    with_graph = [one for one in tensors if one.grad_fn is not None and not _fake(one)]
     depth = max((_depth(one.grad_fn) for one in with_graph if one.numel() == 1), default=0)
     return len(with_graph), depth
+
+
+def _fake(tensor: torch.Tensor) -> bool:
+    """Whether torch.compile keeps it, which traces with tensors that have no numbers."""
+    return type(tensor).__module__.startswith("torch._subclasses")
 
 
 def _depth(node: Any) -> int:

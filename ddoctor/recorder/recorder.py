@@ -37,6 +37,7 @@ from ddoctor.recorder.frameworks import Frameworks
 from ddoctor.recorder.gradients import Gradients
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.loaders import Loaders
+from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.recorded import NO_GROWTH, Facts
 from ddoctor.recorder.sampler import Sampler
@@ -88,6 +89,7 @@ class Recorder:
         self._loaders = Loaders(timeline, self._outermost.training)
         self._loaders.at_epoch.append(self._frameworks.look)
         self._inspection = Inspection(timeline)
+        self._optimizer_gradients = OptimizerGradients(self._stepping)
         self._sampler = Sampler(timeline, self.write)
         self._growth: BatchGrowth | None = None
         self._curve: tuple[CurvePoint, ...] = ()
@@ -107,9 +109,10 @@ class Recorder:
         self._loaders.install()
         calls.install(self._timeline)
         hooks.install(self._timeline)
-        self._stepping.at_optimizer.append(self._at_optimizer)
+        self._stepping.at_optimizer += self._at_optimizer, self._optimizer_gradients.follow
         self._stepping.at_passes.append(self._at_optimizer)
         self._stepping.at_step += self._settle, self._inspection.step, self._sum_up
+        self._stepping.at_step.append(self._optimizer_gradients.look)
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
         self._sampler.start()
@@ -235,7 +238,10 @@ class Recorder:
                     calls=tuple(self._collectives.places.values()),
                     inputs=facts.inputs(self._outermost),
                     flags=facts.flags(
-                        self._outermost, self._timeline.autocast, self._gradients.graph
+                        self._outermost,
+                        self._timeline.autocast,
+                        self._gradients.graph,
+                        self._optimizer_gradients,
                     ),
                     places=self._sampler.places(),
                     samples=tuple(self._sampler.samples),

@@ -247,6 +247,34 @@ def test_no_sums_of_a_short_run(record: Record) -> None:
     assert wrapper.checksum == ()
 
 
+SPOILED = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+        self.mask = nn.Parameter(torch.full((4,), float("nan")), requires_grad=False)
+    def forward(self, x):
+        return self.layer(x)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(110):
+    optimizer.zero_grad()
+    (model(torch.randn(8, 4)).square().mean() * FACTOR).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("factor", "spoiled"), [("1.0", False), ('(float("inf") if step == 50 else 1.0)', True)]
+)
+def test_weights_that_became_nan(record: Record, factor: str, spoiled: bool) -> None:
+    """What is not trained may be NaN by intention."""
+    (wrapper,) = record(SPOILED.replace("FACTOR", factor)).known.wrappers
+    assert wrapper.spoiled is spoiled
+
+
 TABLES = """
 import torch
 import torch.distributed as dist

@@ -1,0 +1,27 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.training import RankFlags, RankUse
+from ddoctor.models import Severity
+from tests.conftest import Findings
+from tests.training_run import ending, run
+
+CAUSE = "optimizer-without-gradients"
+ENDED = run(ending(0, "stopped"), ending(1, "stopped"), optimizers=("AdamW",))
+
+
+def use(*ranks: bool) -> RankUse:
+    flags = (RankFlags(rank=rank, without_gradients=one) for rank, one in enumerate(ranks))
+    return RankUse(hosts=(), flags=tuple(flags))
+
+
+def test_no_gradient_on_any_rank(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, use(True, True), ENDED)
+    assert finding.severity is Severity.ERROR
+    assert "no parameter of AdamW had a gradient" in finding.because
+
+
+@pytest.mark.parametrize("ranks", [(), (False, False), (True, False)])
+def test_quiet(findings: Findings, ranks: tuple[bool, ...]) -> None:
+    assert findings(CAUSE, use(*ranks), ENDED) == ()

@@ -1,0 +1,55 @@
+"""Runs that go through all of their steps and do not learn: what the report names, and twins."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.training.conftest import MakeTraining
+
+SCRIPT = """
+    import copy
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+    cause = sys.argv[1]
+    dist.init_process_group("gloo")
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.Linear(256, 10))
+    model = DistributedDataParallel(copy.deepcopy(body))
+    trained = body if cause == "optimizer-without-gradients" else model
+    optimizer = torch.optim.AdamW(trained.parameters(), lr=1e-3)
+    inputs = torch.randn(8192, 64)
+    data = TensorDataset(inputs, inputs[:, :10].argmax(1))
+    sampler = DistributedSampler(data)
+    step = 0
+    for epoch in range(4):
+        sampler.set_epoch(epoch)
+        for x, y in DataLoader(data, batch_size=64, sampler=sampler):
+            loss = nn.functional.cross_entropy(model(x), y)
+            if cause == "weights-not-finite" and step == 20:
+                loss = loss * float("inf")
+            if cause != "gradients-never-zeroed":
+                model.zero_grad()
+            loss.backward()
+            optimizer.step()
+            step += 1
+    dist.destroy_process_group()
+"""
+CAUSES = ("optimizer-without-gradients", "weights-not-finite", "gradients-never-zeroed")
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize("cause", CAUSES)
+def test_it_is_named_first(training: MakeTraining, cause: str) -> None:
+    trained = training(SCRIPT, cause).recorded("--no-prove")
+    assert trained.first["cause"] == cause
+    assert trained.first["severity"] == "error"
+
+
+def test_a_run_that_learns(training: MakeTraining) -> None:
+    trained = training(SCRIPT, "none").recorded("--no-prove")
+    assert not {*CAUSES} & {one["cause"] for one in trained.told["findings"]}
