@@ -108,12 +108,12 @@ def growing(
             working_set=_working_set(rank, workers, loaders or ()),
         )
         for rank in ranks
-        for workers, amounts in ((False, rank.used), (True, rank.workers))
+        for workers, amounts in ((False, rank.used), (True, rank.workers_used))
         if (found := trend(rank.steps, amounts)) is not None
         and found.proves(GROWTH)
         and found.per_step >= PER_STEP
         # Free memory that malloc has returned to the kernel is not resident, but counted as free.
-        and (workers or _grows(rank.steps, rank.resident))
+        and _grows(rank.steps, rank.workers if workers else rank.resident)
     ]
     for workers in (False, True):
         leaks = [leak for leak in every if leak.workers is workers]

@@ -287,6 +287,8 @@ class Growth(Part, frozen=True, kw_only=True):
     """MiB of it that malloc keeps free for later, in glibc's heaps; empty: not known."""
     workers: tuple[float, ...] = ()
     """MiB of all its DataLoader workers together; empty: it has none."""
+    workers_free: tuple[float, ...] = ()
+    """MiB of them that malloc keeps free for later; empty: not known."""
     device: tuple[float, ...] = ()
     """MiB allocated on its GPU; empty: no GPU."""
     device_between: float | None = None
@@ -317,20 +319,30 @@ class Growth(Part, frozen=True, kw_only=True):
             resident=self.resident,
             malloc_free=self.malloc_free,
             workers=self.workers,
+            workers_free=self.workers_free,
             device=self.device,
         )
 
     @property
     def used(self) -> tuple[float, ...]:
         """MiB of the process without what malloc keeps free, which may be hundreds on a CPU."""
-        if not (self.malloc_free and self.resident):
-            return self.resident
-        return tuple(a - b for a, b in zip(self.resident, self.malloc_free, strict=True))
+        return _without(self.resident, self.malloc_free)
+
+    @property
+    def workers_used(self) -> tuple[float, ...]:
+        """MiB of its DataLoader workers without what malloc keeps free in them."""
+        return _without(self.workers, self.workers_free)
 
     @property
     def last(self) -> float:
         """MiB of the process and its workers at the last reading."""
         return sum(amounts[-1] for amounts in (self.resident, self.workers) if amounts)
+
+
+def _without(resident: tuple[float, ...], free: tuple[float, ...]) -> tuple[float, ...]:
+    if not (free and resident):
+        return resident
+    return tuple(a - b for a, b in zip(resident, free, strict=True))
 
 
 class MemoryOverTime(RunSection, frozen=True, kw_only=True):

@@ -87,8 +87,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """Lines in which the main thread was sampled."""
     samples: tuple[tuple[float, int, int, int], ...] = ()
     """Time, phase, the step's phase before it, and place of each sample of the main thread."""
-    memory: tuple[tuple[float, int, float, float, float | None], ...] = ()
-    """Time, completed steps, MiB of the process, MiB on the device, MiB that malloc keeps free."""
+    memory: tuple[tuple[float, int, float, float, float | None, float], ...] = ()
+    """Time, completed steps, MiB of the process, MiB on the device, MiB that malloc keeps free; the
+    last in all DataLoader workers, too."""
     script_threads: tuple[ScriptThread, ...] = ()
     growth: Growth = NO_GROWTH
     grown: float = 0.0

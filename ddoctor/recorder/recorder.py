@@ -91,6 +91,7 @@ class Recorder:
         self._inspection = Inspection(timeline)
         self._optimizer_gradients = OptimizerGradients(self._stepping)
         self._sampler = Sampler(timeline, self.write)
+        self._sampler.workers_free = self._loaders.malloc_free
         self._growth: BatchGrowth | None = None
         self._curve: tuple[CurvePoint, ...] = ()
         self._memory = NO_GROWTH

@@ -47,12 +47,13 @@ class Sampler:
         self.samples: list[tuple[float, int, int, int]] = []
         """Time, phase, the phase before it and place of each sample."""
         self.threads = ScriptThreads(timeline.main)
-        self.memory: list[tuple[float, int, float, float, float | None]] = []
+        self.memory: list[tuple[float, int, float, float, float | None, float]] = []
         self._at_first = held() or 0.0
         self.grown = 0.0
         """Largest growth of the process before the training, in MiB."""
         self._over, self._ended = threading.Event(), threading.Event()
         self.device_memory: Callable[[], float] = lambda: 0.0
+        self.workers_free: Callable[[], float] = lambda: 0.0
         self.trains: Callable[[], bool] = lambda: bool(timeline.done)
         """Whether the training has begun; asked until it has."""
         self._training = False
@@ -151,7 +152,8 @@ class Sampler:
         timeline = self._timeline
         weight = held() or 0.0
         device, free = self.device_memory(), malloc_free()
-        self.memory.append((timeline.last, timeline.done, weight, device, free))
+        theirs = self.workers_free()
+        self.memory.append((timeline.last, timeline.done, weight, device, free, theirs))
         self.threads.weigh()
         if not self._training:
             self.grown = max(self.grown, weight - self._at_first)

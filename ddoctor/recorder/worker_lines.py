@@ -13,6 +13,7 @@ import msgspec
 
 from ddoctor.evidence import redaction
 from ddoctor.evidence.steps import HotLine
+from ddoctor.proc.memory import malloc_free
 from ddoctor.recorder import places, stacks
 from ddoctor.recorder.harmless import harmless
 
@@ -29,8 +30,9 @@ Line: TypeAlias = tuple[str, int, str]
 class WorkerLines:
     """Counts the lines of this process's main thread, and writes the most frequent into memory."""
 
-    def __init__(self, room: Any) -> None:
-        self._room = room
+    def __init__(self, room: Any, free: Any) -> None:
+        """``room``: for the lines. ``free``: a cell for the MiB that malloc keeps free."""
+        self._room, self._free = room, free
         self._met: Counter[Line] = Counter()
         self._thread = threading.main_thread().ident or 0
         self.busy = False
@@ -47,6 +49,7 @@ class WorkerLines:
             looks += 1
             if self.busy:
                 self._look()
+                self._free[0] = malloc_free() or 0.0
 
     @harmless
     def _look(self) -> None:

@@ -33,9 +33,11 @@ TOTALS = (
     "collate_seconds",
     "collate_cpu_seconds",
 )
-"""Fields of the evidence's Loader, in the order of a slot. There, whether random states were seen
-follows, then the first state of each generator, and whether it changed."""
-FETCHED, FETCH_SECONDS, FETCH_CPU, COLLATED, COLLATE_SECONDS, COLLATE_CPU, SEEN, STATES = range(8)
+"""Fields of the evidence's Loader, in the order of a slot. There, the MiB that malloc keeps free
+follow, and whether random states were seen; then the first state of each generator, and whether it
+changed."""
+FETCHED, FETCH_SECONDS, FETCH_CPU, COLLATED, COLLATE_SECONDS, COLLATE_CPU = range(len(TOTALS))
+FREE, SEEN, STATES = range(len(TOTALS), len(TOTALS) + 3)
 SLOT_CELLS = STATES + 2 * MOST_SOURCES
 # When the random states are looked at: before the first batch, and whether they changed since.
 LOOKS = (1, 2, 4, 8)
@@ -76,6 +78,10 @@ class Slots:
     def totals(self) -> dict[str, float]:
         """The sums over all slots."""
         return {name: sum(self._cells[place::SLOT_CELLS]) for place, name in enumerate(TOTALS)}
+
+    def malloc_free(self) -> float:
+        """MiB that malloc keeps free in its workers together."""
+        return float(sum(self._cells[FREE + SLOT_CELLS :: SLOT_CELLS]))
 
     def randomness(self, sources: Sequence[str]) -> tuple[WorkerRandomness, ...]:
         """The workers' states of each random number generator."""
@@ -150,7 +156,7 @@ def _sampled(slots: Slots, number: int) -> WorkerLines:
     """What samples this worker, which now makes a batch."""
     global at_work
     if at_work is None:
-        at_work = WorkerLines(slots.room(number))
+        at_work = WorkerLines(slots.room(number), slots.slot(number)[FREE:SEEN])
         at_work.start()
     at_work.busy = True
     return at_work

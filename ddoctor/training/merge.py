@@ -203,7 +203,7 @@ def _growth(run: Run, record: Record, facts: Facts) -> Growth:
     points = [one for one in facts.memory if begin <= one[0] <= end]
     points = points[:: max(1, len(points) // MOST_GROWTH_POINTS)]
     workers = record.workers_memory
-    on_device = any(device for _, _, _, device, _ in points)
+    on_device = any(device for _, _, _, device, *_ in points)
     return replace(
         facts.growth,
         rank=record.rank,
@@ -211,9 +211,10 @@ def _growth(run: Run, record: Record, facts: Facts) -> Growth:
         times=tuple(round(time - begin, 3) for time, *_ in points),
         steps=tuple(done - run.warm_up for _, done, *_ in points),
         resident=tuple(round(resident, 1) for _, _, resident, *_ in points),
-        malloc_free=tuple(round(free, 1) for *_, free in points if free is not None),
+        malloc_free=tuple(round(free, 1) for *_, free, _ in points if free is not None),
         workers=tuple(round(nearest(workers, time)[1], 1) for time, *_ in points if workers),
-        device=tuple(round(device, 1) for _, _, _, device, _ in points) if on_device else (),
+        workers_free=tuple(round(free, 1) for *_, free in points if workers),
+        device=tuple(round(device, 1) for _, _, _, device, *_ in points) if on_device else (),
     )
 
 

@@ -124,6 +124,19 @@ def test_workers_that_grow(findings: Findings) -> None:
     assert "numpy.array" in finding.fixes[0].paste
 
 
+def test_what_malloc_keeps_free_in_workers_is_no_leak(findings: Findings) -> None:
+    grown = growth(workers=leaking)
+    free = tuple(one - 300.0 for one in grown.workers)
+    assert findings(CAUSE, run(replace(grown, workers_free=free))) == ()
+
+
+def test_workers_that_grow_by_more_than_malloc_keeps_free(findings: Findings) -> None:
+    grown = growth(workers=leaking)
+    free = tuple(40.0 + noise(step) for step in grown.steps)
+    (finding,) = findings(CAUSE, run(replace(grown, workers_free=free)))
+    assert "grew by 1.6 MiB per step" in finding.because
+
+
 def test_all_ranks_are_one_finding(findings: Findings) -> None:
     (finding,) = findings(CAUSE, run(*(growth(leaking, rank=rank) for rank in range(4))))
     assert "of ranks 0-3 grew" in finding.because

@@ -119,7 +119,8 @@ GAPS = """
     for _ in range(400):
         libc.malloc(2**15)  # what is free so far
     last, size = None, 2**15
-    for step in range(100_000):
+    def gaps():
+        global last, size
         for _ in range(60):
             # Each block is larger than all gaps, so it lies behind them. The one before it shrinks
             # and leaves another gap.
@@ -128,19 +129,44 @@ GAPS = """
             if last:
                 libc.realloc(last, 16)
             last, size = block, size + 12
-        model(torch.randn(8, 64)).square().mean().backward()
+    def train(batch):
+        model(batch).square().mean().backward()
         optimizer.step()
         time.sleep(0.02)
+"""
+IN_THE_PROCESS = """
+    for step in range(100_000):
+        gaps()
+        train(torch.randn(8, 64))
+"""
+IN_WORKERS = """
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            while True:
+                gaps()
+                yield torch.randn(8, 64)
+    for batch in torch.utils.data.DataLoader(Stream(), batch_size=None, num_workers=1):
+        train(batch)
 """
 
 
 @pytest.mark.ward
 def test_memory_that_malloc_keeps_free_is_no_leak(training: MakeTraining) -> None:
-    trained = training(GAPS).recorded("--no-prove", "--steps=80")
+    trained = training(GAPS + IN_THE_PROCESS).recorded("--no-prove", "--steps=80")
     (memory,) = trained.evidence.all(MemoryOverTime)
     for growth in memory.ranks:
         assert growth.resident[-1] - growth.resident[0] > 64
         assert growth.used[-1] - growth.used[0] < 10
+    assert "host-memory-leak" not in [one["cause"] for one in trained.told["findings"]]
+
+
+@pytest.mark.ward
+def test_memory_that_malloc_keeps_free_in_workers_is_no_leak(training: MakeTraining) -> None:
+    trained = training(GAPS + IN_WORKERS).recorded("--no-prove", "--steps=80")
+    (memory,) = trained.evidence.all(MemoryOverTime)
+    for growth in memory.ranks:
+        assert growth.workers[-1] - growth.workers[0] > 64
+        assert growth.workers_used[-1] - growth.workers_used[0] < 30
     assert "host-memory-leak" not in [one["cause"] for one in trained.told["findings"]]
 
 
