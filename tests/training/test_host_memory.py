@@ -165,8 +165,10 @@ def test_memory_that_malloc_keeps_free_in_workers_is_no_leak(training: MakeTrain
     trained = training(GAPS + IN_WORKERS).recorded("--no-prove", "--steps=80")
     (memory,) = trained.evidence.all(MemoryOverTime)
     for growth in memory.ranks:
-        assert growth.workers[-1] - growth.workers[0] > 64
-        assert growth.workers_used[-1] - growth.workers_used[0] < 30
+        grown = growth.workers[-1] - growth.workers[0]
+        assert grown > 64
+        # Both are looked at several times a second, but not at once.
+        assert growth.workers_used[-1] - growth.workers_used[0] < grown / 2
     assert "host-memory-leak" not in [one["cause"] for one in trained.told["findings"]]
 
 
