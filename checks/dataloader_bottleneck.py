@@ -63,7 +63,7 @@ from ddoctor.analysis.script_source import (
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import Straggler, Stragglers, enough, few
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.loading import LoaderCurve, Loading
+from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
 from ddoctor.evidence.printed_figures import PrintedTimes
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Lines, Steps
@@ -471,7 +471,7 @@ def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) ->
             f"at {loader.name} {maker} takes {loader.batch_seconds:.3f} s per batch, "
             f"{loader.fetched / loader.collated:.3g} items of {1000 * loader.item_seconds:.3g} ms "
             f"each{together}, on a CPU for {loader.batch_cpu_seconds / loader.batch_seconds:.0%} "
-            "of it"
+            f"of it{_queued(loader)}"
         )
     compared = ""
     if others:
@@ -497,6 +497,12 @@ def _because(worst: Feed, others: Sequence[Feed], some: bool, advice: Advice) ->
         f"{who} needs a batch every {worst.need:.3f} s and gets one every {worst.interval:.3f} s: "
         f"{made}{compared}{end}"
     )
+
+
+def _queued(loader: Loader) -> str:
+    """How long it waits for a CPU, to follow a sentence; empty: hardly."""
+    share = loader.queued_seconds / loader.collated / loader.batch_seconds
+    return f" and waiting for a CPU for {share:.0%}" if share >= live_cost.TOLD else ""
 
 
 def _rows(worst: Feed, advice: Advice, lines: Lines | None) -> Iterator[Observation]:
@@ -556,7 +562,8 @@ def _fixes(
         )
     if advice.enough or worst.ample:
         return
-    if advice.cpus is None and loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds:
+    asleep = loader.batch_asleep_seconds > (1 - ON_A_CPU) * loader.batch_seconds
+    if advice.cpus is None and asleep:
         yield Fix(
             summary="read from a faster disk: more workers alone are not enough",
             paste="rsync -a FOLDER_OF_THE_DATA/ /var/tmp/data/  # on each host, before the run",

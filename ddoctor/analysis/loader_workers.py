@@ -135,7 +135,7 @@ def start_workers_with(context: str) -> Fix:
 def awaited_lock(loader: Loader) -> HotLine | None:
     """The line at which its workers wait for each other most of the time; None: they do not."""
     locks = [one for one in loader.lines if LOCK.search(one.text)]
-    asleep = loader.batch_cpu_seconds < ON_A_CPU * loader.batch_seconds
+    asleep = loader.batch_asleep_seconds > (1 - ON_A_CPU) * loader.batch_seconds
     met, every = (sum(one.samples for one in rows) for rows in (locks, loader.lines))
     return locks[0] if asleep and locks and met >= MOSTLY * every else None
 

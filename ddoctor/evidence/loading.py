@@ -63,6 +63,8 @@ class Loader(Part, frozen=True, kw_only=True):
     """Seconds to collate them."""
     collate_cpu_seconds: float = 0.0
     """CPU seconds of them."""
+    queued_seconds: float = 0.0
+    """Seconds of both, fetching and collating, in which their process waited for a CPU."""
     collate: str = ""
     """The collate function, as the script names it."""
     collate_in_main: float = 0.0
@@ -120,6 +122,12 @@ class Loader(Part, frozen=True, kw_only=True):
         if not self.collated:
             return 0.0
         return (self.fetch_cpu_seconds + self.collate_cpu_seconds) / self.collated
+
+    @property
+    def batch_asleep_seconds(self) -> float:
+        """Of ``batch_seconds``, those for which a worker waited for something other than a CPU."""
+        queued = self.queued_seconds / self.collated if self.collated else 0.0
+        return max(0.0, self.batch_seconds - self.batch_cpu_seconds - queued)
 
 
 class Loading(RunSection, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from ddoctor.evidence.training import RankHost
 from ddoctor.proc import cgroup
 from ddoctor.proc.files import text
 from ddoctor.proc.memory import held
+from ddoctor.proc.run_queue import queued
 
 MIB = 2**20
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -72,7 +73,7 @@ class HostUse:
         """
         quota = cgroup.quota(self._cpu)
         busy, stolen = _busy()
-        counters = (perf_counter(), self._used(), busy, _queued(self._pid), quota, stolen)
+        counters = (perf_counter(), self._used(), busy, queued(self._pid), quota, stolen)
         if self._counters and not Path(f"/proc/{self._pid}").exists():
             return  # its counters ended with the process: keep the last reading
         kept = self._counters[1 - MOST_KEPT :] if keep else self._counters[:1]
@@ -221,12 +222,6 @@ def cpu_seconds(pid: int) -> float:
     """User and system time, fields 14 and 15 of proc(5)'s stat; 0: the process has ended."""
     fields = text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
     return sum(map(int, fields[11:13])) / TICKS
-
-
-def _queued(pid: int) -> float | None:
-    """Seconds that the main thread waited for a CPU; None: the kernel does not report it."""
-    fields = text(Path(f"/proc/{pid}/schedstat")).split()
-    return int(fields[1]) / 1e9 if len(fields) > 1 else None
 
 
 def _busy() -> tuple[float, float]:

@@ -194,6 +194,7 @@ def _loader(settings: Loader, seen: Seen) -> Loader:
         collated=int(totals["collated"]),
         collate_seconds=totals["collate_seconds"],
         collate_cpu_seconds=totals["collate_cpu_seconds"],
+        queued_seconds=totals["queued_seconds"],
         seeded_by_epoch=len(set(seeds)) == len(seeds) if seeded else None,
         starts=tuple(epoch.start for epoch in seen.epochs),
         first_waits=tuple(seconds for _, seconds, first in seen.waits if first),

@@ -21,6 +21,7 @@ from torch.utils.data._utils.fetch import _IterableDatasetFetcher, _MapDatasetFe
 
 from ddoctor.evidence.loading import WorkerRandomness
 from ddoctor.evidence.steps import HotLine
+from ddoctor.proc.run_queue import queued
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.worker_lines import ROOM, WorkerLines, most_frequent
 
@@ -32,12 +33,13 @@ TOTALS = (
     "collated",
     "collate_seconds",
     "collate_cpu_seconds",
+    "queued_seconds",
 )
 """Fields of the evidence's Loader, in the order of a slot. There, the MiB that malloc keeps free
 follow, and whether random states were seen; then the first state of each generator, and whether it
 changed."""
-FETCHED, FETCH_SECONDS, FETCH_CPU, COLLATED, COLLATE_SECONDS, COLLATE_CPU = range(len(TOTALS))
-FREE, SEEN, STATES = range(len(TOTALS), len(TOTALS) + 3)
+FETCHED, FETCH_SECONDS, FETCH_CPU, COLLATED, COLLATE_SECONDS, COLLATE_CPU, QUEUED = range(7)
+FREE, SEEN, STATES = range(7, 10)
 SLOT_CELLS = STATES + 2 * MOST_SOURCES
 # When the random states are looked at: before the first batch, and whether they changed since.
 LOOKS = (1, 2, 4, 8)
@@ -132,7 +134,7 @@ def _timed(original: Any) -> Any:
         sampled = _sampled(slots, number) if info is not None else None
         collate = _Collate(this.collate_fn)
         this.collate_fn = collate
-        began, cpu = perf_counter(), thread_time()
+        began, cpu, waited = perf_counter(), thread_time(), queued() or 0.0
         try:
             batch = original(this, index)
         finally:
@@ -146,6 +148,7 @@ def _timed(original: Any) -> Any:
         cells[COLLATED] += 1
         cells[COLLATE_SECONDS] += collate.seconds
         cells[COLLATE_CPU] += collate.cpu
+        cells[QUEUED] += max(0.0, (queued() or 0.0) - waited)
         return batch
 
     return fetch

@@ -190,6 +190,14 @@ def test_beyond_the_knee_there_is_nothing_to_gain(findings: Findings) -> None:
     assert "iostat" in source.caution
 
 
+def test_workers_that_wait_for_a_cpu_need_no_faster_disk(findings: Findings) -> None:
+    measured = curve({1: 0.06, 2: 0.041, 4: 0.04, 6: 0.04})
+    waits = loader(queued_seconds=0.05 * COUNT)
+    (finding,) = findings(CAUSE, loaded(0.06), loading(waits), measured)
+    assert "on a CPU for 7% of it and waiting for a CPU for 83%" in finding.because
+    assert [fix.paste.count("items.pt") for fix in finding.fixes] == [0, 2]
+
+
 def test_workers_share_the_quota_of_the_host(findings: Findings) -> None:
     steps = loaded(0.06, 0.06, cpu=0.07)
     section = loading(computing(0), computing(1))
@@ -439,6 +447,8 @@ def test_a_fix_is_told_where_another_rank_is_as_late(findings: Findings) -> None
         ("return self.blocks[index]", {}, False),
         # The worker computes while it has the lock.
         ("with self.lock:", {"fetch_cpu_seconds": 0.05 * COUNT}, False),
+        # It waits for a CPU there.
+        ("with self.lock:", {"queued_seconds": 0.05 * COUNT}, False),
     ],
 )
 def test_workers_that_wait_for_a_lock(

@@ -71,6 +71,8 @@ def test_a_loader_without_workers(record: Record) -> None:
     assert (loader.fetched, loader.collated, len(known.waits)) == (4 * batches, batches, batches)
     assert loader.fetch_seconds >= 4 * batches * 0.002 > loader.fetch_cpu_seconds
     assert loader.collate_seconds >= batches * 0.003 > loader.collate_cpu_seconds
+    # It sleeps, and needs no CPU for that.
+    assert loader.batch_asleep_seconds >= loader.batch_seconds / 2
     assert loader.collate == "collate"
     # All of it is waited for, step by step.
     assert all(seconds >= 4 * 0.002 + 0.003 for _, seconds, _ in known.waits)
