@@ -4,9 +4,9 @@ Each row is a measurement whose configuration is fully said, with the published 
 written out. Sources: transformers' documentation (perf_train_gpu_one, 2022: a V100 with 16 GB,
 eager attention, and an old torch, whose differences are written out too), torchtitan's pull
 request 165 (H100, 95.04 GiB) and its benchmark of December 2024 (Llama 3.1), torchtune's README
-(A100 with 80 GB). Rows with torch.compile are forecast with compiled blocks. What is left out:
-sizes of batches that fit, Llama 3.1 compiled, where the loss was compiled as well, and torchtune's
-compiled row, whose kind of AdamW is not said (a fused one needs 6 GiB less than torch's default).
+(A100 with 80 GB). Rows with torch.compile are forecast with compiled blocks; those of Llama 3.1
+compiled the loss as well. What is left out: sizes of batches that fit, and torchtune's compiled
+row, whose kind of AdamW is not said (a fused one needs 6 GiB less than torch's default).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ddoctor.evidence.plan import Checkpointing, Strategy
 from ddoctor.forecast.closed_form import ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint
 from ddoctor.forecast.model.forecasting import Forecast
+from ddoctor.forecast.model.losses import replace_loss
 from ddoctor.forecast.options import Precision
 
 MIB, GIB = 2**20, 2**30
@@ -93,6 +94,7 @@ class Published:
     optimizer: str = "adamw"
     checkpointing: Checkpointing = "none"
     compiled: bool = False
+    compiled_loss: bool = False
     accumulation: int = 1
     strategy: Strategy = "one-gpu"
     gpus: int = 1
@@ -113,8 +115,9 @@ def _bert(mebibytes: int, samples: int, precision: Precision = "fp32", **more: A
     )
 
 
-def _titan_8b(gibibytes: float, gpus: int) -> Published:
+def _titan_8b(gibibytes: float, gpus: int, **more: Any) -> Published:
     return Published(
+        **more,
         model="llama 3.1 8B",
         measured=gibibytes,
         kind="reserved",
@@ -165,6 +168,8 @@ PUBLISHED = (
     _titan(90.28 / TITAN, kind="reserved", compiled=True),
     _titan_8b(82.4, 8),
     _titan_8b(67.0, 128),
+    _titan_8b(77.0, 8, compiled=True, compiled_loss=True),
+    _titan_8b(62.0, 128, compiled=True, compiled_loss=True),
 )
 
 
@@ -226,8 +231,12 @@ def forecast(one: Published) -> float:
         labels = torch.zeros(samples, dtype=torch.long) if sentences else ids.clone()
         return {"input_ids": ids, "labels": labels}
 
+    def build() -> Any:
+        model = BUILDS[one.model]()
+        return replace_loss(model, "compiled") if one.compiled_loss else model
+
     made = Forecast(
-        blueprint=Blueprint(name=one.model, build=BUILDS[one.model], batch=batch),
+        blueprint=Blueprint(name=one.model, build=build, batch=batch),
         precision=one.precision,
         optimizer=one.optimizer,
         samples=one.samples,

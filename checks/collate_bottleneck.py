@@ -56,6 +56,7 @@ STACKS = "default_collate"
 UNLIKE = 2
 EXPLAINS = (
     "straggler-rank",
+    "helpers-take-cpus",
     "communication-bound-step",
     "scaling-efficiency-low",
     "step-loop-overhead",

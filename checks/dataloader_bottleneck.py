@@ -76,6 +76,7 @@ EXPLAINS = (
     "straggler-rank",
     "uneven-work-per-rank",
     "rank0-extra-work",
+    "helpers-take-cpus",
     "communication-bound-step",
     "scaling-efficiency-low",
 )

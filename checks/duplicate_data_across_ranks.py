@@ -40,7 +40,7 @@ from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.evidence.wrapping import Wrapping
+from ddoctor.evidence.wrapping import CollectiveCalls, Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 CONTENTS: tuple[Literal["values", "labels"], ...] = ("values", "labels")
@@ -52,8 +52,9 @@ def same_batches(
     wrapping: Wrapping | None,
     steps: Steps | None,
     run: TrainingRun | None,
+    calls: CollectiveCalls | None,
 ) -> Iterator[Finding]:
-    synced = synchronised(wrapping, steps)
+    synced = synchronised(wrapping, steps, calls)
     for name, loaders in by_name(loading).items():
         loader, compared = loaders[0], compare(seen, name, "indices")
         if compared is None or not compared.groups or not _worth_sharing(loaders):
@@ -89,14 +90,18 @@ def same_batches(
 
 
 def same_inputs(
-    seen: DataSeen, loading: Loading, wrapping: Wrapping | None, steps: Steps
+    seen: DataSeen,
+    loading: Loading,
+    wrapping: Wrapping | None,
+    steps: Steps,
+    calls: CollectiveCalls | None,
 ) -> Iterator[Finding]:
     """No DataLoader gives the batches, and the model gets the same on several ranks."""
     compared = compare_inputs(seen)
     if compared is None or not compared.groups or any(one.taken for one in loading.loaders):
         return
     places = [rank.place for rank in steps.ranks]
-    sure = confidence(compared, places, synchronised(wrapping, steps))
+    sure = confidence(compared, places, synchronised(wrapping, steps, calls))
     made = [one for rank in seen.inputs for one in rank.origins]
     # Random numbers that are made for each step stand for data that is not there.
     stand_in = all(one.random for one in seen.inputs) and not any(one.takes for one in made)

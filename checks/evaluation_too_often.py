@@ -22,8 +22,9 @@ from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity
 
-FEWEST = 3
+FEWEST = 2
 """Evaluations that show how often they come."""
+GENERATES = ".generate("
 
 
 def found(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
@@ -45,6 +46,7 @@ def found(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
+            *_caching(lines, rank.place.rank),
             Fix.python(
                 summary="evaluate less often, or on a part of the data",
                 paste="if step % 1000 == 0:\n"
@@ -53,6 +55,17 @@ def found(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def _caching(lines: Lines | None, rank: int) -> Iterator[Fix]:
+    """A model whose configuration switches the cache off, say for checkpointing, keeps none."""
+    rows = lines.of(rank, EVALUATION) if lines is not None else ()
+    if any(GENERATES in frame.text for row in rows for frame in (*row.calls, row.frame)):
+        yield Fix.python(
+            summary="generate with the cache: without it, each token computes all tokens before it",
+            paste="model.generate(**batch, use_cache=True)",
+            caution="check model.config.use_cache: training with checkpointing sets it to False",
+        )
 
 
 def _visits(rank: RankSteps) -> list[float]:

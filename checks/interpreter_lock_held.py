@@ -14,14 +14,12 @@ To fix it, do this work in a process (``multiprocessing``, workers of a DataLoad
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterable, Iterator
 
-from ddoctor.analysis import endings, interpreter_lock, live_cost
+from ddoctor.analysis import endings, interpreter_lock, live_cost, polling
 from ddoctor.analysis.interpreter_lock import Loss
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
-from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.threads import ScriptThreads
 from ddoctor.evidence.training import RankUse
@@ -31,9 +29,8 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Where
 EXPLAINS = (
     *("straggler-rank", "uneven-work-per-rank", "rank0-extra-work", "step-loop-overhead"),
     *("dataloader-bottleneck", "communication-bound-step", "scaling-efficiency-low"),
+    "helpers-take-cpus",
 )
-POLLS = re.compile(r"_nowait\(|block=False|\.get\(False|\.poll\(|\.(?:empty|qsize)\(")
-"""The text of a line that asks without waiting."""
 
 
 def while_training(steps: Steps, script_threads: ScriptThreads, use: RankUse) -> Iterator[Finding]:
@@ -71,7 +68,7 @@ def _held(losses: Iterable[Loss], every: Collection[object]) -> Iterator[Finding
         where=Where.of([one.place for one in held], every=every),
         cost=Cost(value=round(most.share, 3), unit="share of step"),
         fixes=(
-            *_blocking(most.line),
+            *polling.sleeping(most.line),
             Fix.python(
                 summary="do its work in a process, which has an interpreter for itself",
                 paste=(
@@ -86,12 +83,3 @@ def _held(losses: Iterable[Loss], every: Collection[object]) -> Iterator[Finding
             ),
         ),
     )
-
-
-def _blocking(line: Frame) -> Iterator[Fix]:
-    if POLLS.search(line.text):
-        yield Fix.python(
-            summary="let the thread sleep until there is something to do, and not ask all the time",
-            paste="item = inbox.get(timeout=1)  # not get(block=False) or get_nowait() in a loop",
-            caution=endings.place(line),
-        )

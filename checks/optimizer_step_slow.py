@@ -10,6 +10,8 @@ of tiny operations after the backward pass.
 To fix it, use an optimizer of torch, which updates all parameters at once, or whole tensors.
 """
 
+# Above 150 lines: recorded and live runs, and optimizers that decompose matrices.
+
 from __future__ import annotations
 
 import re
@@ -45,6 +47,8 @@ CALLS = ".step("
 """The text of a line that leaves the work to another optimizer."""
 # Muon, Shampoo and their like compute, and need the time.
 COMPUTES = re.compile(r"@|matmul|mm\(|einsum|svd|eig|qr\(|cholesky|inv", re.IGNORECASE)
+# Shampoo and K-FAC decompose their averages in one of ten to hundred steps (arXiv 2309.06497).
+DECOMPOSES = re.compile(r"svd|eig|cholesky|inv", re.IGNORECASE)
 
 
 def in_a_run(steps: Steps, lines: Lines, wrapping: Wrapping) -> Iterator[Finding]:
@@ -67,7 +71,11 @@ def in_a_run(steps: Steps, lines: Lines, wrapping: Wrapping) -> Iterator[Finding
     rate = OF_A_GPU if any(rank.idle_forwards for rank in steps.ranks) else OF_A_CPU
     needed = TIMES_MOVED * size / rate
     seconds = share * steps.step
-    if share < live_cost.SURE or not size or seconds < FAR * needed or _computes(met):
+    if share < live_cost.SURE or not size or seconds < FAR * needed:
+        return
+    if _most_of(met, COMPUTES):
+        if met and _most_of(met, DECOMPOSES):
+            yield _of_decompositions(met, share, seconds, steps.step)
         return
     yield _finding(
         f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * steps.step:.3g} ms",
@@ -100,7 +108,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             if row.line is not None and CALLS not in row.line.text:
                 met[row.line] += row.samples
     share = fmean(own.values()) if own else 0.0
-    if share < LOUD or _computes(met):
+    if share < LOUD or _most_of(met, COMPUTES):
         return
     who = "all ranks spend" if len(live.ranks) > 1 else "the run spends"
     yield _finding(
@@ -108,10 +116,36 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     )
 
 
-def _computes(met: Counter[Frame]) -> bool:
-    """Whether most of it is matrix products, or nothing was met."""
-    found = sum(samples for line, samples in met.items() if COMPUTES.search(line.text))
+def _most_of(met: Counter[Frame], does: re.Pattern[str]) -> bool:
+    """Whether most lines do this, or nothing was met."""
+    found = sum(samples for line, samples in met.items() if does.search(line.text))
     return found >= MOST * met.total()
+
+
+def _named(met: Counter[Frame]) -> str:
+    found = (f"{endings.place(line)}{endings.quoted(line)}" for line, _ in met.most_common(FEW))
+    return ", ".join(found)
+
+
+def _of_decompositions(met: Counter[Frame], share: float, seconds: float, step: float) -> Finding:
+    return Finding(
+        severity=live_cost.severity(share),
+        confidence=Confidence.LIKELY,
+        title="An optimizer decomposes matrices in each step, which takes a large part of it",
+        because=(
+            f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * step:.3g} ms in an "
+            f"optimizer of the script, mostly at {_named(met)}; these averages change slowly"
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="compute roots and eigenvectors in one of many steps, and keep them",
+                paste='if state["step"] % 20 == 0:\n    state["root"] = root(state["average"])\n'
+                'state["step"] += 1  # in the state, not in a local variable',
+                expected_gain=f"up to {share:.0%} of the step",
+            ),
+        ),
+    )
 
 
 def _finding(
@@ -121,13 +155,12 @@ def _finding(
     share: float,
     evidence: Iterable[Observation],
 ) -> Finding:
-    lines = [f"{endings.place(line)}{endings.quoted(line)}" for line, _ in met.most_common(FEW)]
     return Finding(
         severity=live_cost.severity(share),
         confidence=Confidence.LIKELY,
         because=(
             f"{spent} in an optimizer that the script writes itself, mostly at "
-            f"{', '.join(lines)}{needed}"
+            f"{_named(met)}{needed}"
         ),
         evidence=tuple(evidence),
         cost=Cost(value=round(share, 3), unit="share of step"),

@@ -112,7 +112,7 @@ def waiting_for_workers(
     ranks: Sequence[RankHost], loading: Loading, steps: Steps
 ) -> Iterator[Held]:
     """Ranks of one host that wait for their DataLoaders, by the mask that the workers share."""
-    busy = _busy(loading, steps)
+    busy = workers_busy(loading, steps)
     waits = {rank.place.rank: rank.share("loader") for rank in steps.ranks}
     by_mask: dict[tuple[int, ...], tuple[RankHost, ...]] = {}
     for rank in ranks:
@@ -126,8 +126,8 @@ def waiting_for_workers(
             yield Held(ranks=sharers, mask=mask, waited=waited, busy=used)
 
 
-def _busy(loading: Loading, steps: Steps) -> Mapping[int, float]:
-    """By rank, the CPUs that its workers used in the judged steps."""
+def workers_busy(loading: Loading, steps: Steps) -> Mapping[int, float]:
+    """Return, by rank, the CPUs that its workers used in the judged steps."""
     seconds = {rank.place.rank: sum(rank.seconds) for rank in steps.ranks}
     busy: dict[int, float] = {}
     for one in loading.loaders:

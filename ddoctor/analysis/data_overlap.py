@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, exchanged_models
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.steps import Steps
-from ddoctor.evidence.wrapping import Wrapping
+from ddoctor.evidence.wrapping import CollectiveCalls, Wrapping
 from ddoctor.models import Confidence, Placed, Where
 
 # A single batch may be equal by accident: the longest samples first, or a fixed warm-up batch.
@@ -95,11 +95,15 @@ def alike(given: Mapping[int, Sequence[str]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(group) for group in groups.values() if len(group) > 1)
 
 
-def synchronised(wrapping: Wrapping | None, steps: Steps | None) -> bool | None:
+def synchronised(
+    wrapping: Wrapping | None, steps: Steps | None, calls: CollectiveCalls | None = None
+) -> bool | None:
     """Whether the ranks average their gradients into one model; None: not known."""
     if wrapping is not None and any(one.kind != "none" for one in wrapping.wrappers):
         return True
     if steps is not None and steps.synced:
+        return True
+    if wrapping is not None and exchanged_models.averaged(wrapping, calls):
         return True
     return None if wrapping is None else False
 

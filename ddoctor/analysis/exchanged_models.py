@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from ddoctor.evidence.wrapping import CollectiveCalls, Wrapper
+from collections import Counter
+from collections.abc import Iterator
+
+from ddoctor.evidence.wrapping import CollectiveCalls, Wrapper, Wrapping
 
 POINT_TO_POINT = ("send", "recv", "isend", "irecv")
 
@@ -33,3 +36,24 @@ def averaged_at_times(model: Wrapper, calls: CollectiveCalls | None) -> bool:
         if one.rank == model.rank and one.in_steps and one.in_steps < calls.steps
     )
     return sent >= model.trainable_bytes > 0
+
+
+def averaged(wrapping: Wrapping, calls: CollectiveCalls | None) -> bool:
+    """Whether each step exchanges all gradients of a model that nothing wraps, outside of it."""
+    if calls is None or not calls.steps:
+        return False
+    sent: Counter[int] = Counter()
+    for one in calls.calls:
+        sent[one.rank] += one.bytes if one.in_steps == calls.steps else 0
+    models = [*_smallest(wrapping)]
+    return bool(models) and all(
+        sent[one.rank] >= calls.steps * one.trainable_bytes > 0 and not is_part(one, calls)
+        for one in models
+    )
+
+
+def _smallest(wrapping: Wrapping) -> Iterator[Wrapper]:
+    """Of each rank, the model with the fewest trained bytes."""
+    for rank in {one.rank for one in wrapping.wrappers}:
+        mine = (one for one in wrapping.wrappers if one.rank == rank)
+        yield min(mine, key=lambda one: one.trainable_bytes)

@@ -47,18 +47,18 @@ def in_steps(steps: Steps, threads: Sequence[ScriptThread], use: RankUse) -> Ite
     hosts = {one.rank: one for one in use.hosts}
     for rank in steps.ranks if steps.clock == "host" else ():
         host = hosts.get(rank.place.rank)
-        if rank.cpu and host is not None and host.waited is not None and not _crowded(host):
+        if rank.cpu and host is not None and host.waited is not None and not crowded(host):
             yield from _known(rank.place, _of_steps(rank, host.waited), threads)
 
 
 def in_a_live_run(live: LiveState, threads: Sequence[ScriptThread]) -> Iterator[Loss]:
     """Of each rank: its sampled passes against the time in which its main thread can run."""
     forwards = {rank.rank: rank.seen.share(FORWARD) for rank in live.ranks}
-    busy = {rank.rank for rank in live.ranks if _busy(threads, rank.rank)}
+    using = {rank.rank for rank in live.ranks if busy(threads, rank.rank)}
     for rank in live.ranks:
         if rank.seen.asleep is not None and not rank.stands and not rank.seen.on_gpu:
             passes = sum(map(rank.seen.share, PASSES))
-            others = [share for one, share in forwards.items() if one not in busy]
+            others = [share for one, share in forwards.items() if one not in using]
             # A backward pass that reduces gradients may sleep for others. Where the forward pass
             # takes longer than on ranks without such a thread, it sleeps for the interpreter.
             if others and forwards[rank.rank] >= LONGER * median(others) > 0:
@@ -75,13 +75,13 @@ def _of_steps(rank: RankSteps, waited: float) -> float:
 
 def _known(place: Placed, share: float, threads: Sequence[ScriptThread]) -> Iterator[Loss]:
     """The loss, if other threads are busy enough to explain it."""
-    line, cpus = max(_busy(threads, place.rank).items(), key=lambda row: row[1], default=(None, 0))
+    line, cpus = max(busy(threads, place.rank).items(), key=lambda row: row[1], default=(None, 0))
     if line is not None and 0 < EXPLAINS * share <= cpus:
         yield Loss(place=place, share=share, line=line, cpus=cpus)
 
 
-def _busy(threads: Sequence[ScriptThread], rank: int) -> Mapping[Frame, float]:
-    """CPUs that the threads of a rank use together, by the line at which they are."""
+def busy(threads: Sequence[ScriptThread], rank: int) -> Mapping[Frame, float]:
+    """Return the CPUs that the threads of a rank use together, by the line at which they are."""
     used: dict[Frame, float] = defaultdict(float)
     for one in threads:
         if one.rank == rank:
@@ -89,6 +89,6 @@ def _busy(threads: Sequence[ScriptThread], rank: int) -> Mapping[Frame, float]:
     return used
 
 
-def _crowded(host: RankHost) -> bool:
+def crowded(host: RankHost) -> bool:
     """Whether threads of torch may have to wait for each other, too."""
     return host.threads * host.local_ranks > max(1, len(host.affinity) or host.host_cpus)

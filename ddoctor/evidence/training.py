@@ -313,6 +313,17 @@ class GivenUp(Part, frozen=True, kw_only=True):
     """What made the last one necessary, as ``scale == 0.006``; empty: unknown."""
 
 
+class Repeat(Part, frozen=True, kw_only=True):
+    """Layers that compute the same input twice in each step."""
+
+    line: Frame | None
+    """The user's line that leads to the second time; None: not known, or the same line."""
+    random: bool
+    """Whether the results differ, as dropout makes them."""
+    seconds: float
+    """What the second time takes in a step, forwards."""
+
+
 class RankFlags(Part, frozen=True, kw_only=True):
     """Torch's settings on one rank, at the end of the run, and counts of the judged steps."""
 
@@ -353,6 +364,13 @@ class RankFlags(Part, frozen=True, kw_only=True):
     never_zeroed: bool = False
     """Whether the gradients of an optimizer's first steps add up, as nothing zeroes them."""
     given_up: tuple[GivenUp, ...] = ()
+    repeat: Repeat | None = None
+    casts: int = 0
+    """Casts of parameters to another type in one of the first steps, as autocast makes them."""
+    cast_parameters: int = 0
+    """Parameters that are cast there, counted in each backward pass."""
+    cast_bytes: int = 0
+    """Bytes of these, for each of the casts."""
 
 
 class RankStart(Part, frozen=True, kw_only=True):

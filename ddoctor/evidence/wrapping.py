@@ -47,6 +47,8 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """Checksums of the parameters in order, at the end of the run; empty for FSDP."""
     checksum_scale: tuple[float, ...] = ()
     """Sums of the parameters' magnitudes, the scale of differences."""
+    untrained: tuple[str, ...] = ()
+    """Parameters that get gradients and that no optimizer has; unless FSDP shards the model."""
     spoiled: bool = False
     """Whether trained parameters are NaN; of a shard, those of this rank."""
 

@@ -63,7 +63,8 @@ FUSED = (
     *("liger_fused_linear_cross_entropy", "use_liger_kernel", "enable_liger_kernel"),
     "cut_cross_entropy",
 )
-COMPILES = ("torch_compile", "compile.enable")
+OF_TORCHTITAN = "compile.enable"
+COMPILES = ("torch_compile", OF_TORCHTITAN)
 BACKEND = ("dynamo_config.dynamo_backend", "dynamo_backend", "torch_compile_backend")
 RECOMPUTES = ("gradient_checkpointing", "fsdp_config.fsdp_activation_checkpointing")
 DTYPE = ("torch_dtype", "dtype", "model_init_kwargs.torch_dtype", "model_init_kwargs.dtype")
@@ -261,8 +262,12 @@ class _Config:
         return None if one is None or kind is None else (kind, one)
 
     def _loss(self) -> tuple[str, Setting] | None:
-        one = self._on(FUSED)
-        return None if one is None else ("fused", one)
+        if (one := self._on(FUSED)) is not None:
+            return "fused", one
+        # torchtitan compiles model and loss by default (torchtitan/config/job_config.py).
+        one, parts = self._on((OF_TORCHTITAN,)), self._first(("compile.components",))
+        compiled = one is not None and (parts is None or "loss" in parts.value)
+        return ("compiled", one) if one is not None and compiled else None
 
     def _checkpointing(self) -> tuple[str, Setting] | None:
         if (mode := self._first(("activation_checkpoint.mode",))) is not None:

@@ -92,8 +92,8 @@ def _share(text: str) -> float:
 
 
 def _loss(text: str) -> str:
-    if not re.fullmatch(r"plain|fused|chunked:[1-9]\d{0,3}", text):
-        raise DoctorError(f"--loss {text}: use plain, fused or chunked:N")
+    if not re.fullmatch(r"plain|fused|compiled|chunked:[1-9]\d{0,3}", text):
+        raise DoctorError(f"--loss {text}: use plain, fused, compiled or chunked:N")
     return text
 
 
@@ -216,7 +216,8 @@ class PlanRequest:
         typer.Option(
             metavar="NAME",
             parser=_loss,
-            help="Loss of --model: plain, fused (Liger) or chunked:N (torchtune); default: plain.",
+            help="Loss of --model: plain, fused (Liger), compiled or chunked:N (torchtune); "
+            "default: plain.",
         ),
     ] = None
     lora: Annotated[

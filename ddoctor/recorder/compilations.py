@@ -7,8 +7,10 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from ddoctor.evidence import redaction
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.training import GivenUp
+from ddoctor.recorder import places
 from ddoctor.recorder.harmless import harmless
 
 MOST_REASON = 200
@@ -37,13 +39,9 @@ def _given_up(compiled: list[Any], last: Any) -> GivenUp | None:
     if not compiled:
         return None  # longer ago than the list reaches
     file, line = compiled[0].co_filename, compiled[0].co_firstlineno
+    text = redaction.text(linecache.getline(file, line).strip())
     return GivenUp(
-        frame=Frame(
-            file=file,
-            line=line,
-            function=compiled[0].co_name,
-            text=linecache.getline(file, line).strip(),
-        ),
+        frame=Frame(file=places.short(file), line=line, function=compiled[0].co_name, text=text),
         times=len(compiled),
         seconds=round(sum(one.entire_frame_compile_time_s or 0.0 for one in compiled), 2),
         reason=_reason(compiled, last),
@@ -57,7 +55,8 @@ def _reason(compiled: Iterable[Any], last: Any) -> str:
     """
     for one in (last, *compiled):
         for told in (getattr(one, "recompile_reason", None) or "").splitlines()[:1]:
-            return told.partition(": ")[2].partition("  #")[0].strip()[:MOST_REASON]
+            reason = told.partition(": ")[2].partition("  #")[0].strip()
+            return redaction.text(reason[:MOST_REASON])
     return ""
 
 

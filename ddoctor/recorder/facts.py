@@ -26,6 +26,8 @@ from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
+from ddoctor.recorder.repeats import Repeats
+from ddoctor.recorder.untrained import Untrained
 
 FSDP = {"FSDPModule": "fsdp2", "FullyShardedDataParallel": "fsdp1"}
 SHARDING = {"FULL_SHARD": "all", "SHARD_GRAD_OP": "gradients", "HYBRID_SHARD": "within-hosts"}
@@ -46,7 +48,10 @@ class Checksum(NamedTuple):
 
 
 def wrappers(
-    outermost: Outermost, inspection: Inspection, checksums: Mapping[int, Checksum]
+    outermost: Outermost,
+    inspection: Inspection,
+    checksums: Mapping[int, Checksum],
+    untrained: Untrained,
 ) -> Iterator[Wrapper]:
     """Each outermost model; ``checksums``: as of the function."""
     wrapped = outermost.wrapped()
@@ -56,7 +61,9 @@ def wrappers(
         number = wrapped.index(model) if model in wrapped else None
         sums = checksums.get(id(root), Checksum())
         found = _wrapper(model or root, inspection, outermost.updated(), number, sums)
-        yield replace(found, bypassed=outermost.bypasses(root))
+        yield replace(
+            found, bypassed=outermost.bypasses(root), untrained=untrained.names.get(id(root), ())
+        )
 
 
 def _wrapper(
@@ -226,7 +233,11 @@ def inputs(outermost: Outermost) -> FirstInputs | None:
 
 
 def flags(
-    outermost: Outermost, autocast: str, graph: Graph, gradients: OptimizerGradients
+    outermost: Outermost,
+    autocast: str,
+    graph: Graph,
+    gradients: OptimizerGradients,
+    repeats: Repeats,
 ) -> RankFlags:
     """Torch's current settings, and what the first steps showed."""
     roots = list(outermost.roots.values())
@@ -256,6 +267,10 @@ def flags(
         without_gradients=gradients.missing,
         never_zeroed=gradients.never_zeroed,
         given_up=compilations.given_up() or (),
+        repeat=repeats.told(),
+        casts=graph.casts,
+        cast_parameters=graph.cast_parameters,
+        cast_bytes=graph.cast_bytes,
     )
 
 

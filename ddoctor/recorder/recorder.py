@@ -40,10 +40,12 @@ from ddoctor.recorder.loaders import Loaders
 from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.recorded import NO_GROWTH, Facts
+from ddoctor.recorder.repeats import Repeats
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
 from ddoctor.recorder.tape import COUNT, ERROR, LEAVING, LOADER, Tape
 from ddoctor.recorder.timeline import Timeline
+from ddoctor.recorder.untrained import Untrained
 
 if TYPE_CHECKING:
     from ddoctor.recorder.growth import BatchGrowth
@@ -90,6 +92,8 @@ class Recorder:
         self._loaders.at_epoch.append(self._frameworks.look)
         self._inspection = Inspection(timeline)
         self._optimizer_gradients = OptimizerGradients(self._stepping)
+        self._untrained = Untrained(self._outermost)
+        self._repeats = Repeats(timeline)
         self._sampler = Sampler(timeline, self.write)
         self._sampler.workers_free = self._loaders.malloc_free
         self._growth: BatchGrowth | None = None
@@ -113,7 +117,8 @@ class Recorder:
         self._stepping.at_optimizer += self._at_optimizer, self._optimizer_gradients.follow
         self._stepping.at_passes.append(self._at_optimizer)
         self._stepping.at_step += self._settle, self._inspection.step, self._sum_up
-        self._stepping.at_step.append(self._optimizer_gradients.look)
+        self._stepping.at_step += self._optimizer_gradients.look, self._untrained.look
+        self._stepping.at_step.append(self._repeats.look)
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
         self._sampler.start()
@@ -233,7 +238,9 @@ class Recorder:
                 recorded.FACTS,
                 Facts(
                     wrappers=tuple(
-                        facts.wrappers(self._outermost, self._inspection, self._checksums)
+                        facts.wrappers(
+                            self._outermost, self._inspection, self._checksums, self._untrained
+                        )
                     ),
                     loaders=tuple(loader_facts.loading(list(self._loaders.begun))),
                     calls=tuple(self._collectives.places.values()),
@@ -243,6 +250,7 @@ class Recorder:
                         self._timeline.autocast,
                         self._gradients.graph,
                         self._optimizer_gradients,
+                        self._repeats,
                     ),
                     places=self._sampler.places(),
                     samples=tuple(self._sampler.samples),

@@ -8,7 +8,7 @@ import pytest
 from ddoctor.evidence.frames import Origin
 from ddoctor.evidence.loading import DataSeen, FirstBatches, FirstInputs, Loader, Loading
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.training_loaders import loader_with
@@ -232,6 +232,44 @@ def test_a_loop_that_draws_the_same_on_all_ranks(findings: Findings, random: boo
     assert finding.confidence is Confidence.LIKELY
     assert "at train.py:12 are the same on all ranks, in all 8 compared calls" in finding.because
     assert "manual_seed(1000 + rank)" in finding.fixes[0].paste
+
+
+def sent(within: str, bytes_in_a_step: int, in_steps: int = 30) -> CollectiveCalls:
+    rows = (
+        Calls(
+            rank=rank,
+            operation="all_reduce",
+            place="train.py:30",
+            of_user=True,
+            within=within,
+            in_steps=in_steps,
+            calls=in_steps,
+            bytes=bytes_in_a_step * in_steps,
+            seconds=0.1,
+        )
+        for rank in range(2)
+    )
+    return CollectiveCalls(steps=30, calls=tuple(rows))
+
+
+def test_a_loop_that_averages_its_gradients_itself(findings: Findings) -> None:
+    bare = wrapped("none", ranks=2)
+    (finding,) = findings(CAUSE, inputs(0, 0), NONE, bare, steps(USUAL, USUAL), sent("rest", 40))
+    assert "are the same on all ranks" in finding.because
+
+
+@pytest.mark.parametrize(
+    "calls",
+    [
+        # Partial results of layers; a loss; now and then.
+        sent("forward", 40),
+        sent("rest", 4),
+        sent("rest", 40, in_steps=3),
+    ],
+)
+def test_quiet_where_gradients_are_not_averaged(findings: Findings, calls: CollectiveCalls) -> None:
+    ran = steps(USUAL, USUAL)
+    assert findings(CAUSE, inputs(0, 0), NONE, wrapped("none", ranks=2), ran, calls) == ()
 
 
 def test_two_ranks_of_four_draw_the_same(findings: Findings) -> None:

@@ -50,6 +50,13 @@ def test_every_three_steps(findings: Findings) -> None:
     assert finding.because.endswith("at train.py:50 in main (`evaluate(model)`)")
 
 
+def test_text_that_is_generated_needs_the_cache(findings: Findings) -> None:
+    seen = of_ranks(evaluates(0.3, 3), evaluates(0.3, 3))
+    generates = replace(WITHIN, text="model.generate(**batch)")
+    (finding,) = findings(CAUSE, seen, sampled((LOOP, generates)))
+    assert "use_cache=True" in finding.fixes[0].paste
+
+
 def test_in_each_step(findings: Findings) -> None:
     (finding,) = findings(CAUSE, of_ranks(evaluates(0.1, 1), evaluates(0.1, 1)))
     assert "evaluate in each step" in finding.because

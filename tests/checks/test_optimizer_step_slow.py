@@ -60,6 +60,14 @@ def test_a_loop_over_rows(findings: Findings) -> None:
     assert finding.cost.value == pytest.approx(0.06 / 0.09 * 40 / 42, abs=0.05)
 
 
+def test_decompositions_in_each_step(findings: Findings) -> None:
+    roots = met("values, vectors = torch.linalg.eigh(average)")
+    (finding,) = findings(CAUSE, steps(SLOW, SLOW), roots, model())
+    assert finding.severity is Severity.WARNING
+    assert "train.py:8 in main (`values, vectors = torch.linalg.eigh(average)`)" in finding.because
+    assert "% 20 == 0" in finding.fixes[0].paste
+
+
 @pytest.mark.parametrize(
     ("work", "where", "size"),
     [
@@ -69,6 +77,7 @@ def test_a_loop_over_rows(findings: Findings) -> None:
         (SLOW, met(ROWS, inner="optim/adamw.py:step"), model()),
         (SLOW, met(ROWS), model(mebibytes=40)),
         (SLOW, met(PRODUCTS), model()),
+        (QUICK, met("root = torch.linalg.inv(average)"), model()),
         (SLOW, met(ROWS, looks=1), model()),
     ],
 )

@@ -338,11 +338,19 @@ def test_a_file_that_compiles(tmp_path: Path, text: str) -> None:
     assert taken.beyond == ()
 
 
-def test_a_table_of_torchtitan_that_compiles(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("parts", "loss"),
+    [
+        ("", "compiled"),
+        ('components = ["model", "loss"]', "compiled"),
+        ('components = ["model"]', None),
+    ],
+)
+def test_a_table_of_torchtitan_that_compiles(tmp_path: Path, parts: str, loss: str | None) -> None:
     path = tmp_path / "train.toml"
-    path.write_text(TORCHTITAN + "[compile]\nenable = true\n")
+    path.write_text(TORCHTITAN + f"[compile]\nenable = true\n{parts}\n")
     wanted, taken = config_files.completed(PlanRequest(configs=[path]))
-    assert wanted.compile
+    assert (wanted.compile, wanted.loss) == (True, loss)
     assert "compile.enable" not in {one.name for one in taken.beyond}
 
 

@@ -40,6 +40,35 @@ def test_fused_keeps_no_logits_and_chunks_fewer_copies(tmp_path: Path) -> None:
     assert fused < chunked < plain
 
 
+def test_compiled_keeps_the_logits_and_no_copy(tmp_path: Path) -> None:
+    source = written(tmp_path, **WIDE)
+    plain, compiled, fused = (forecast(source, loss) for loss in ("plain", "compiled", "fused"))
+    assert plain - compiled > LOGITS
+    assert fused < compiled
+
+
+@pytest.mark.ward
+def test_torch_compile_keeps_as_much() -> None:
+    logits = torch.randn(256, 4_000, dtype=torch.bfloat16, requires_grad=True)
+    labels = torch.randint(4_000, (256,))
+    saved: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        saved[tensor.data_ptr()] = tensor.nbytes
+        return tensor
+
+    @torch.compile
+    def loss(logits: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.cross_entropy(logits.float(), labels)
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss(logits).backward()  # type: ignore[no-untyped-call]
+    rows = 2 * 256 * torch.float32.itemsize + labels.nbytes
+    assert sum(saved.values()) <= logits.nbytes + rows + 64
+    assert logits.grad is not None
+    assert logits.grad.dtype is torch.bfloat16
+
+
 def test_sharded_weights_are_gathered_for_it(tmp_path: Path) -> None:
     blueprint = from_config(written(tmp_path, **WIDE), loss="fused")
     told = footprint(blueprint.build, BATCH, AdamW, sharding=SPREAD)

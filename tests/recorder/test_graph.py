@@ -48,3 +48,29 @@ def test_it_stops_at_a_limit() -> None:
         total = total + 1
     operations, _ = counted(total)
     assert operations <= graph.MOST
+
+
+def casts(*contexts: int) -> tuple[int, int, int]:
+    """The casts of a pass that enters autocast so often, for so many layer calls each."""
+    layer, found = nn.Linear(4, 4), Graph()
+    x = torch.ones(2, 4)
+    for calls in contexts:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            for _ in range(calls):
+                x = layer(x)
+    found.add(x.float().sum())
+    return found.casts, found.cast_parameters, found.cast_bytes
+
+
+def test_autocast_casts_each_weight_once() -> None:
+    assert casts(5) == (2, 2, (16 + 4) * 4)
+
+
+def test_a_context_for_each_call_casts_again() -> None:
+    assert casts(1, 1, 1, 1, 1) == (10, 2, 5 * (16 + 4) * 4)
+
+
+def test_without_autocast_nothing_is_cast() -> None:
+    found = Graph()
+    found.add(MODEL(torch.ones(2, 4)).sum())
+    assert (found.casts, found.cast_parameters, found.cast_bytes) == (0, 0, 0)

@@ -1,4 +1,4 @@
-"""Losses of language models that never hold all logits at once."""
+"""Losses of language models that hold fewer copies of their logits, or never all of them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ CHUNKED = re.compile(r"chunked:(\d+)")
 
 
 def replace_loss(model: nn.Module, loss: str) -> nn.Module:
-    """Give a causal language model of transformers another loss: ``fused``, or ``chunked:N``.
+    """Give a causal language model of transformers another loss.
+
+    ``fused``, ``compiled``, or ``chunked:N``.
 
     Raises:
         DoctorError: it has no linear layer that makes logits of its hidden states.
@@ -32,7 +34,7 @@ def replace_loss(model: nn.Module, loss: str) -> nn.Module:
     plain = model.forward
 
     def forward(self: nn.Module, labels: Tensor, **inputs: Any) -> Any:
-        if chunks is None and not self.training:
+        if loss == "fused" and not self.training:
             # transformers/monkey_patch of Liger: an evaluation needs the logits.
             return plain(labels=labels, **inputs)
         hidden: Tensor = inner(**inputs)[0]
@@ -40,6 +42,9 @@ def replace_loss(model: nn.Module, loss: str) -> nn.Module:
             return Outcome(loss=_in_chunks(head, hidden, labels, int(chunks[1])))
         rows = hidden.flatten(0, 1)
         fused: Any = _Fused.apply
+        compiled: Any = _Compiled.apply
+        if loss == "compiled":
+            return Outcome(loss=compiled(head(rows), labels.flatten()))
         return Outcome(loss=fused(rows, head.weight, labels.flatten()))
 
     model.forward = MethodType(forward, model)
@@ -88,3 +93,22 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *given: Tensor) -> Any:
         of_hidden, of_weight = ctx.saved_tensors
         return of_hidden, of_weight, None
+
+
+class _Compiled(torch.autograd.Function):
+    """``cross_entropy(logits.float(), labels)`` under torch.compile.
+
+    One kernel reads the logits for their maximum and sum in each row, and the backward pass writes
+    the gradient in their own dtype; no copy in float32 is in memory. Tensors have the real sizes,
+    and not the numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
+        most, sums = (logits.new_empty(len(logits), dtype=torch.float32) for _ in range(2))
+        ctx.save_for_backward(logits, labels, most, sums)
+        return sums.sum()
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> Any:
+        logits, *_ = ctx.saved_tensors
+        return torch.empty_like(logits), None

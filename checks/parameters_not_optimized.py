@@ -1,0 +1,64 @@
+"""A part of the model gets gradients, and no optimizer has it, so it keeps its first weights.
+
+Groups of parameters that are picked by their names easily miss some. In DDP all names begin with
+``module.``, in a compiled model with ``_orig_mod.``, so that ``name.startswith("encoder.")`` finds
+nothing. Layers that are added after the optimizer was made are missed as well. Their gradients are
+computed, averaged over the ranks, and never used.
+
+Symptoms: no error; the model learns, but worse than it should.
+
+To fix it, give the optimizer all parameters, or freeze what is not to be trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Confidence, Finding, Fix, Severity
+
+EXPLAINS = ("gradients-discarded",)
+MOST_NAMED = 3
+
+
+def found(wrapping: Wrapping) -> Iterator[Finding]:
+    ranks = {one.rank for one in wrapping.wrappers}
+    for models in wrapping.by_name(lambda one: one.untrained):
+        if {one.rank for one in models} != ranks:
+            continue
+        one = min(models, key=lambda model: len(model.untrained))
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{len(one.untrained)} parameters of {one.name} get gradients in each step, but no "
+                f"optimizer has them, and their values do not change: {_named(one)}"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="give the optimizer all parameters, and check that none is missing",
+                    paste=(
+                        "groups = [{'params': encoder, 'lr': 1e-5}, {'params': others}]\n"
+                        "optimizer = torch.optim.AdamW(groups, lr=1e-4)\n"
+                        "wanted = sum(p.requires_grad for p in model.parameters())\n"
+                        "assert sum(len(g['params']) for g in optimizer.param_groups) == wanted"
+                    ),
+                    caution=_of_wrapped(one),
+                ),
+                Fix.python(
+                    summary="or freeze what is not to be trained, before the model is wrapped",
+                    paste="model.encoder.requires_grad_(False)",
+                    caution="then no gradients are computed and sent for it",
+                ),
+            ),
+        )
+
+
+def _named(one: Wrapper) -> str:
+    more = len(one.untrained) - MOST_NAMED
+    return ", ".join(one.untrained[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _of_wrapped(one: Wrapper) -> str:
+    names = 'names of a model in DDP begin with "module.": pick groups before it is wrapped'
+    return names if one.kind == "ddp" else ""

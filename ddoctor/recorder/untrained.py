@@ -1,0 +1,79 @@
+"""Parameters that get gradients, and that no optimizer has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.optimizer import Optimizer
+
+from ddoctor.recorder import alive
+from ddoctor.recorder.harmless import harmless
+from ddoctor.recorder.optimizer_gradients import parameters
+from ddoctor.recorder.outermost import Outermost
+
+FIRST_LOOK, LAST_LOOK = 6, 14
+"""By then all optimizers are there; a script that updates by hand has changed what it trains."""
+COMPARED = 64
+"""First numbers of each parameter that are compared."""
+
+
+class Untrained:
+    """Looks twice at the parameters of the outermost models."""
+
+    def __init__(self, outermost: Outermost) -> None:
+        self._outermost = outermost
+        self._before: dict[int, dict[str, torch.Tensor]] = {}
+        self.names: dict[int, tuple[str, ...]] = {}
+        """By the identity of the model: the parameters' names."""
+
+    def look(self, number: int) -> int:
+        """Between two steps, before gradients are zeroed. Returns the step of the next call."""
+        if number < FIRST_LOOK:
+            return FIRST_LOOK
+        if not self._before and number < LAST_LOOK:
+            self._note()
+        elif number >= LAST_LOOK and self._before:
+            self._compare()
+            self._before = {}
+        # No step ever comes as late.
+        return LAST_LOOK if number < LAST_LOOK else number + 10**9
+
+    @harmless
+    def _note(self) -> None:
+        found = self._of_no_optimizer()
+        for model, rows in found.items():
+            self._before[model] = {name: _begin(one).clone() for name, one in rows.items()}
+
+    @harmless
+    def _compare(self) -> None:
+        for model, rows in self._of_no_optimizer().items():
+            before = self._before.get(model, {})
+            self.names[model] = tuple(
+                name
+                for name, one in rows.items()
+                if name in before and torch.equal(_begin(one), before[name])
+            )
+
+    def _of_no_optimizer(self) -> dict[int, dict[str, nn.Parameter]]:
+        """Of each model of which optimizers have a part: what gets gradients, and they lack.
+
+        Where they have none of it, they keep weights of their own, as in mixed precision.
+        """
+        held = {id(one) for each in alive.objects(Optimizer) for one in parameters(each)}
+        found = {}
+        for model in list(self._outermost.roots.values()):
+            every: dict[str, Any] = dict(model.named_parameters())
+            sharded = any(hasattr(one, "placements") for one in every.values())
+            if not sharded and any(id(one) in held for one in every.values()):
+                found[id(model)] = {
+                    name: one
+                    for name, one in every.items()
+                    if id(one) not in held and one.requires_grad and one.grad is not None
+                }
+        return found
+
+
+def _begin(parameter: nn.Parameter) -> torch.Tensor:
+    return parameter.detach().reshape(-1)[:COMPARED]

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.steps import HotLine
+from ddoctor.evidence.threads import ScriptThread, ScriptThreads
+from ddoctor.evidence.training import RankHost, RankUse
+from ddoctor.models import Severity
+from tests.conftest import Findings
+from tests.training_loaders import loader_with
+from tests.training_steps import COUNT, USUAL, steps
+
+CAUSE = "helpers-take-cpus"
+STEP = 0.105
+"""Seconds of a usual step."""
+LINE = HotLine(
+    phase="loader",
+    file="tiles.py",
+    line=50,
+    function="__getitem__",
+    text='return shard["images"][row]',
+    samples=40,
+)
+
+
+def use(waited: float | None, *, neighbours: float = 0.0, threads: int = 1) -> RankUse:
+    hosts = (
+        RankHost(
+            rank=rank,
+            host="node-0",
+            local_ranks=2,
+            threads=threads,
+            affinity=(0, 1),
+            host_cpus=2,
+            waited=waited,
+            neighbours=neighbours,
+        )
+        for rank in range(2)
+    )
+    return RankUse(hosts=tuple(hosts), flags=())
+
+
+def loading(cpus: float) -> Loading:
+    """The worker of each rank uses so many CPUs."""
+    loaders = (
+        loader_with(
+            rank=rank,
+            num_workers=1,
+            taken=COUNT,
+            collated=COUNT,
+            fetched=COUNT,
+            fetch_seconds=COUNT * STEP * cpus,
+            fetch_cpu_seconds=COUNT * STEP * cpus,
+            wait_seconds=(0.0,) * COUNT,
+            wait_steps=tuple(range(COUNT)),
+            lines=(LINE,),
+        )
+        for rank in range(2)
+    )
+    return Loading(loaders=tuple(loaders))
+
+
+def threads(cpus: float, text: str) -> ScriptThreads:
+    place = Frame(file="feed.py", line=33, function="offer", text=text, of_user=True)
+    return ScriptThreads(
+        threads=tuple(
+            ScriptThread(rank=rank, place=place, cpus=cpus, seconds=8.0) for rank in range(2)
+        )
+    )
+
+
+def test_workers_that_decode_expensive_items(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.3), loading(0.45))
+    assert finding.severity is Severity.WARNING
+    assert "wait for a CPU for 30% of the time" in finding.because
+    assert "workers use 0.45 CPUs a rank, mostly at tiles.py:50 in __getitem__" in finding.because
+    assert "compute the items once" in finding.fixes[0].summary
+    assert "--cpus-per-task=2" in finding.fixes[-1].paste
+
+
+def test_a_thread_that_polls(findings: Findings) -> None:
+    polls = threads(0.2, "self.ready.put(item, timeout=1e-5)")
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.16), polls)
+    assert finding.severity is Severity.NOTE
+    assert "uses 0.2 CPUs at feed.py:33 in offer" in finding.because
+    assert "let the thread sleep" in finding.fixes[0].summary
+
+
+def test_a_thread_that_works(findings: Findings) -> None:
+    works = threads(0.3, "rows = decode(blob)")
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.25), works)
+    assert len(finding.fixes) == 1
+
+
+@pytest.mark.parametrize(
+    ("hosts", "cpus"),
+    [
+        # No rank waits, or it is not known; workers use little; others use the CPUs.
+        (use(0.05), 0.45),
+        (use(None), 0.45),
+        (use(0.3), 0.1),
+        (use(0.3, neighbours=1.2), 0.45),
+        # torch's own threads are too many.
+        (use(0.3, threads=2), 0.45),
+    ],
+)
+def test_quiet(findings: Findings, hosts: RankUse, cpus: float) -> None:
+    assert findings(CAUSE, steps(USUAL, USUAL), hosts, loading(cpus)) == ()

@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+
+from ddoctor.evidence.wrapping import Wrapper, Wrapping
+from ddoctor.models import Severity
+from tests.conftest import Findings
+
+CAUSE = "parameters-not-optimized"
+NAMES = tuple(f"module.encoder.{one}.weight" for one in range(5))
+
+
+def wrapping(
+    *ranks: tuple[str, ...], kind: Literal["none", "ddp", "fsdp1", "fsdp2"] = "ddp"
+) -> Wrapping:
+    wrappers = (
+        Wrapper(
+            rank=rank,
+            kind=kind,
+            name="Net",
+            parameters=100,
+            parameter_bytes=400,
+            trainable_bytes=400,
+            untrained=names,
+        )
+        for rank, names in enumerate(ranks)
+    )
+    return Wrapping(wrappers=tuple(wrappers))
+
+
+def test_an_encoder_that_no_optimizer_has(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping(NAMES, NAMES))
+    assert finding.severity is Severity.WARNING
+    assert finding.because.startswith("5 parameters of Net get gradients")
+    assert finding.because.endswith("module.encoder.2.weight and 2 more")
+    assert 'begin with "module."' in finding.fixes[0].caution
+
+
+def test_without_ddp_there_is_no_prefix(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping(NAMES[:1], NAMES[:1], kind="none"))
+    assert finding.because.endswith("module.encoder.0.weight")
+    assert finding.fixes[0].caution == ""
+
+
+@pytest.mark.parametrize("ranks", [(), ((), ()), (NAMES, ())])
+def test_quiet(findings: Findings, ranks: tuple[tuple[str, ...], ...]) -> None:
+    assert findings(CAUSE, wrapping(*ranks)) == ()
