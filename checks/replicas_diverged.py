@@ -48,6 +48,7 @@ def at_the_end(
         by_rank.setdefault(one.rank, []).append(one)
     if len(by_rank) < 2:
         return
+    told: set[tuple[str, str]] = set()
     for models in zip(*by_rank.values(), strict=False):
         groups = []
         if _comparable(models) and not exchanged_models.is_part(models[0], calls):
@@ -94,6 +95,9 @@ def at_the_end(
                 "no wrapper or collective averages the gradients: correct only if each rank trains "
                 "a separate model"
             )
+        if (who, reason) in told:
+            continue  # another model of the same script, for the same reason
+        told.add((who, reason))
         yield Finding(
             severity=Severity.ERROR if wrapped or past or averages else Severity.WARNING,
             confidence=Confidence.CERTAIN if wrapped or past else Confidence.LIKELY,

@@ -164,7 +164,9 @@ class HostUse:
         return before[-1], after[0]
 
     def _used(self) -> float:
-        return sum(cpu_seconds(pid) for pid in (os.getpid(), self._pid, *_children(self._pid)))
+        # Loader workers may end before the last reading.
+        ended = cpu_seconds(self._pid, children=True)
+        return ended + sum(cpu_seconds(pid) for pid in (os.getpid(), *_children(self._pid)))
 
 
 def busy(pid: int) -> float:
@@ -218,10 +220,13 @@ def _of_python(pid: int) -> bool:
     return False
 
 
-def cpu_seconds(pid: int) -> float:
-    """User and system time, fields 14 and 15 of proc(5)'s stat; 0: the process has ended."""
+def cpu_seconds(pid: int, *, children: bool = False) -> float:
+    """User and system time, fields 14 and 15 of proc(5)'s stat; 0: the process has ended.
+
+    ``children``: and fields 16 and 17, those of children that have ended.
+    """
     fields = text(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
-    return sum(map(int, fields[11:13])) / TICKS
+    return sum(map(int, fields[11 : 15 if children else 13])) / TICKS
 
 
 def _busy() -> tuple[float, float]:

@@ -54,6 +54,16 @@ def steps(synced: int) -> Steps:
     return Steps(ranks=tuple(ranks), warm_up=5)
 
 
+def test_several_models_for_one_reason_are_one_finding(findings: Findings) -> None:
+    two = [
+        wrapper(rank, *parted(0.2 * rank), name=name)
+        for rank in range(2)
+        for name in ("Encoder", "Decoder")
+    ]
+    (finding,) = findings(CAUSE, Wrapping(wrappers=tuple(two)), stopped(2))
+    assert "the parameters of Encoder differ" in finding.because
+
+
 def test_one_rank_of_four(findings: Findings) -> None:
     section = wrapping(SUMS, SUMS, parted(0.2), SUMS)
     (finding,) = findings(CAUSE, section, stopped(4))
