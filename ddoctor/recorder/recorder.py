@@ -92,7 +92,7 @@ class Recorder:
         self._loaders.at_epoch.append(self._frameworks.look)
         self._inspection = Inspection(timeline)
         self._optimizer_gradients = OptimizerGradients(self._stepping)
-        self._untrained = Untrained(self._outermost)
+        self._untrained = Untrained(self._outermost, self._stepping)
         self._repeats = Repeats(timeline)
         self._sampler = Sampler(timeline, self.write)
         self._sampler.workers_free = self._loaders.malloc_free

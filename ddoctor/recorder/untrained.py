@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from ddoctor.recorder import alive
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.optimizer_gradients import parameters
 from ddoctor.recorder.outermost import Outermost
+from ddoctor.recorder.stepping import Stepping
 
 FIRST_LOOK, LAST_LOOK = 6, 14
 """By then all optimizers are there; a script that updates by hand has changed what it trains."""
@@ -22,8 +24,8 @@ COMPARED = 64
 class Untrained:
     """Looks twice at the parameters of the outermost models."""
 
-    def __init__(self, outermost: Outermost) -> None:
-        self._outermost = outermost
+    def __init__(self, outermost: Outermost, stepping: Stepping) -> None:
+        self._outermost, self._stepping = outermost, stepping
         self._before: dict[int, dict[str, torch.Tensor]] = {}
         self.names: dict[int, tuple[str, ...]] = {}
         """By the identity of the model: the parameters' names."""
@@ -61,17 +63,23 @@ class Untrained:
 
         Where they have none of it, they keep weights of their own, as in mixed precision.
         """
-        held = {id(one) for each in alive.objects(Optimizer) for one in parameters(each)}
+        found = self._without(self._stepping.optimizers)
+        # All objects of a process take a tenth of a second.
+        return self._without(alive.objects(Optimizer)) if found else {}
+
+    def _without(self, optimizers: Iterable[Optimizer]) -> dict[int, dict[str, nn.Parameter]]:
+        held = {id(one) for each in optimizers for one in parameters(each)}
         found = {}
         for model in list(self._outermost.roots.values()):
             every: dict[str, Any] = dict(model.named_parameters())
             sharded = any(hasattr(one, "placements") for one in every.values())
-            if not sharded and any(id(one) in held for one in every.values()):
-                found[id(model)] = {
-                    name: one
-                    for name, one in every.items()
-                    if id(one) not in held and one.requires_grad and one.grad is not None
-                }
+            lacking = {
+                name: one
+                for name, one in every.items()
+                if id(one) not in held and one.requires_grad and one.grad is not None
+            }
+            if lacking and not sharded and any(id(one) in held for one in every.values()):
+                found[id(model)] = lacking
         return found
 
 
