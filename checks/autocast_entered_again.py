@@ -2,7 +2,7 @@
 
 Autocast keeps its casts of the weights until its outermost context ends, so that each weight is
 cast once in a step. A context around each time step, token or layer drops them every time. Each of
-the casts reads and writes the weights, and has a gradient of its own.
+the casts reads and writes the weights, and its gradient is cast back.
 
 Symptoms: mixed precision is no faster than float32, or slower; a profile shows many copies.
 

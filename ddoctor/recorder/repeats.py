@@ -36,7 +36,7 @@ MOST_CALLS = 20_000
 
 @dataclass
 class _Call:
-    """A call of a layer: of a module with parameters of its own."""
+    """A call of a layer: of a module that itself has parameters."""
 
     layer: int
     began: float

@@ -61,7 +61,7 @@ class Untrained:
     def _of_no_optimizer(self) -> dict[int, dict[str, nn.Parameter]]:
         """Of each model of which optimizers have a part: what gets gradients, and they lack.
 
-        Where they have none of it, they keep weights of their own, as in mixed precision.
+        Where they have none of it, they keep copies of all, as in mixed precision.
         """
         found = self._without(self._stepping.optimizers)
         # All objects of a process take a tenth of a second.
