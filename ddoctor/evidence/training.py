@@ -317,7 +317,7 @@ class Repeat(Part, frozen=True, kw_only=True):
     """Layers that compute the same input twice in each step."""
 
     line: Frame | None
-    """The user's line that leads to the second time; None: not known, or the same line."""
+    """The user's line that leads to the second time; None: not known."""
     random: bool
     """Whether the results differ, as dropout makes them."""
     seconds: float

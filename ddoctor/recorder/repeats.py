@@ -156,7 +156,8 @@ class Repeats:
         random = equal < same and pairs[same - 1][1].drops
         length = same if random else max(1, equal)
         ways = zip_longest(pairs[0][0].calls, pairs[0][1].calls)
-        apart = next((other for one, other in ways if one != other), None)
+        innermost = pairs[0][1].calls[-1] if pairs[0][1].calls else None
+        apart = next((other for one, other in ways if one != other), innermost)
         repeat = Repeat(
             line=user_calls.frame(*apart) if apart is not None else None,
             random=random,

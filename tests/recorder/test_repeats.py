@@ -53,6 +53,14 @@ def test_an_encoder_that_computes_the_same_again(record: Record) -> None:
     assert found.seconds > 0
 
 
+def test_a_body_for_each_of_two_heads(record: Record) -> None:
+    """One line computes it twice, in a loop."""
+    found = repeat(record, "sum(self.head(self.body(hidden)) for _ in range(2))")
+    assert found is not None
+    assert found.line is not None
+    assert found.line.text.startswith("again = sum(")
+
+
 def test_dropout_makes_the_results_differ(record: Record) -> None:
     found = repeat(record, "self.encode(ids)", drops=0.2)
     assert found is not None

@@ -57,7 +57,7 @@ MODELS = (
             body += [nn.Linear($width, $width), nn.Tanh()]
         self.body = nn.Sequential(*body)
         self.first, self.second = nn.Linear($width, 10), nn.Linear($width, 10)""",
-        "sum(head(self.body($inputs).mean(1)) for head in (self.first, self.second))",
+        "self.first(shared := self.body($inputs).mean(1)) + self.second(shared)",
     ),
     _model(
         "bag of words",
