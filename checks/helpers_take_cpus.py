@@ -9,17 +9,21 @@ Symptoms: all phases of the step are longer; the load of the host is above its n
 To fix it, make the helpers' work cheaper, let waiting threads sleep, or ask for more CPUs.
 """
 
+# Above 150 lines: recorded and live runs, workers and threads.
+
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 
 from ddoctor.analysis import endings, interpreter_lock, live_cost, polling
 from ddoctor.analysis.cpu_contention import TAKEN, held_up, median_wait, workers_busy
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_workers import computed_once
 from ddoctor.analysis.stragglers import enough
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.evidence.training import RankHost, RankUse
@@ -39,9 +43,48 @@ def while_training(
         return
     workers = workers_busy(loading, steps) if loading is not None else {}
     threads = script_threads.threads if script_threads is not None else ()
+    loaders = loading.loaders if loading is not None else ()
+    made = next((one for one in loaders if one.num_workers and one.lines), None)
+    yield from _found(
+        use,
+        workers,
+        threads,
+        made.lines[0].frame if made is not None else None,
+        made.dataset if made is not None else "",
+        live_cost.TOLD,
+    )
+
+
+def in_a_live_run(
+    live: LiveState, use: RankUse, script_threads: tuple[ScriptThreads, ...] | None
+) -> Iterator[Finding]:
+    if not live.moves:
+        return
+    workers = {
+        rank.rank: sum(worker.cpu_seconds for worker in rank.seen.workers) / rank.seconds
+        for rank in live.ranks
+    }
+    threads = [one for section in script_threads or () for one in section.threads]
+    stacks = [worker.stack for rank in live.ranks for worker in rank.seen.workers]
+    inner = [next((one for one in reversed(stack) if one.of_user), None) for stack in stacks]
+    lines = Counter(filter(None, inner))
+    made = max(lines, key=lambda line: lines[line], default=None)
+    # py-spy takes a part of the CPUs, too.
+    yield from _found(use, workers, threads, made, "", live_cost.SURE)
+
+
+def _found(
+    use: RankUse,
+    workers: Mapping[int, float],
+    threads: Sequence[ScriptThread],
+    made: Frame | None,
+    dataset: str,
+    least: float,
+) -> Iterator[Finding]:
+    """``workers``: CPUs that they use, by rank. ``made``: their line; ``least``: share of time."""
     for host, ranks in use.by_host.items():
         waited = median_wait(ranks)
-        if waited is None or waited < live_cost.TOLD or _otherwise_crowded(ranks):
+        if waited is None or waited < least or _otherwise_crowded(ranks):
             continue
         of_workers = _mean(workers, ranks)
         busiest, of_threads = _busiest(threads, ranks)
@@ -49,12 +92,11 @@ def while_training(
         others = max((rank.neighbours or 0.0 for rank in ranks), default=0.0)
         if taken < MOST * waited or others >= max(TAKEN, taken * len(ranks)):
             continue
-        loaders = loading.loaders if loading is not None else ()
-        made = next((one for one in loaders if one.num_workers and one.lines), None)
         more = ceil(len(ranks) * (1 + taken))
         if of_workers >= of_threads:
-            what = f"their DataLoader workers use {of_workers:.2g} CPUs a rank{_sampled(made)}"
-            fixes = _for_workers(made)
+            at = f", mostly{_at(made)}" if made is not None else ""
+            what = f"their DataLoader workers use {of_workers:.2g} CPUs a rank{at}"
+            fixes = _for_workers(dataset or "the dataset")
         else:
             what = f"another thread of each uses {of_threads:.2g} CPUs{_at(busiest)}"
             fixes = polling.sleeping(busiest) if busiest is not None else iter(())
@@ -104,17 +146,12 @@ def _busiest(
     return max(used, key=lambda line: used[line], default=None), sum(used.values())
 
 
-def _sampled(loader: Loader | None) -> str:
-    return f", mostly{_at(loader.lines[0].frame)}" if loader is not None else ""
-
-
 def _at(line: Frame | None) -> str:
     return f"{endings.at(line)}{endings.quoted(line)}"
 
 
-def _for_workers(loader: Loader | None) -> Iterator[Fix]:
-    name = loader.dataset if loader is not None else "the dataset"
+def _for_workers(dataset: str) -> Iterator[Fix]:
     yield computed_once(
         "compute the items once before the run, or make them cheaper",
-        f"what {name} computes again in every epoch",
+        f"what {dataset} computes again in every epoch",
     )

@@ -75,7 +75,10 @@ def in_a_run(steps: Steps, lines: Lines, wrapping: Wrapping) -> Iterator[Finding
         return
     if _most_of(met, COMPUTES):
         if met and _most_of(met, DECOMPOSES):
-            yield _of_decompositions(met, share, seconds, steps.step)
+            spent = (
+                f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * steps.step:.3g} ms"
+            )
+            yield _of_decompositions(spent, met, share)
         return
     yield _finding(
         f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * steps.step:.3g} ms",
@@ -108,9 +111,11 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             if row.line is not None and CALLS not in row.line.text:
                 met[row.line] += row.samples
     share = fmean(own.values()) if own else 0.0
+    who = "all ranks spend" if len(live.ranks) > 1 else "the run spends"
+    if met and share >= live_cost.SURE and _most_of(met, DECOMPOSES):
+        yield _of_decompositions(f"{who} {share:.0%} of the time", met, share)
     if share < LOUD or _most_of(met, COMPUTES):
         return
-    who = "all ranks spend" if len(live.ranks) > 1 else "the run spends"
     yield _finding(
         f"{who} {share:.0%} of the time", "", met, share, shares("time in the optimizer", own)
     )
@@ -127,14 +132,14 @@ def _named(met: Counter[Frame]) -> str:
     return ", ".join(found)
 
 
-def _of_decompositions(met: Counter[Frame], share: float, seconds: float, step: float) -> Finding:
+def _of_decompositions(spent: str, met: Counter[Frame], share: float) -> Finding:
     return Finding(
         severity=live_cost.severity(share),
         confidence=Confidence.LIKELY,
         title="An optimizer decomposes matrices in each step, which takes a large part of it",
         because=(
-            f"all ranks spend {1000 * seconds:.3g} ms of a step of {1000 * step:.3g} ms in an "
-            f"optimizer of the script, mostly at {_named(met)}; these averages change slowly"
+            f"{spent} in an optimizer of the script, mostly at {_named(met)}; these averages "
+            "change slowly"
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(

@@ -9,6 +9,7 @@ from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import look, moving
 from tests.training_loaders import loader_with
 from tests.training_steps import COUNT, USUAL, steps
 
@@ -92,6 +93,24 @@ def test_a_thread_that_works(findings: Findings) -> None:
     works = threads(0.3, "rows = decode(blob)")
     (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.25), works)
     assert len(finding.fixes) == 1
+
+
+def test_in_a_live_run(findings: Findings) -> None:
+    """The worker of each rank uses 4 of 10 seconds."""
+    live = look(*(moving(rank, workers=1) for rank in range(2)))
+    (finding,) = findings(CAUSE, live, use(0.3))
+    assert finding.severity is Severity.WARNING
+    assert "workers use 0.4 CPUs a rank, mostly at" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("hosts", "workers"),
+    # py-spy itself takes a part of the CPUs; no workers; others use the CPUs.
+    [(use(0.15), 1), (use(0.3), 0), (use(0.3, neighbours=1.2), 1)],
+)
+def test_quiet_in_a_live_run(findings: Findings, hosts: RankUse, workers: int) -> None:
+    live = look(*(moving(rank, workers=workers) for rank in range(2)))
+    assert findings(CAUSE, live, hosts) == ()
 
 
 @pytest.mark.parametrize(

@@ -107,10 +107,19 @@ def test_in_a_live_run(findings: Findings, ranks: int) -> None:
     assert f"at train.py:8 in Slow.step (`{ROWS}`)" in finding.because
 
 
+def test_decompositions_in_a_live_run(findings: Findings) -> None:
+    roots = of_optimizer(60, user(8, "values, vectors = torch.linalg.eigh(average)", "root"))
+    (finding,) = findings(CAUSE, look(*(rank(one, step=roots) for one in range(2))))
+    assert finding.severity is Severity.WARNING
+    assert "all ranks spend" in finding.because
+    assert "% 20 == 0" in finding.fixes[0].paste
+
+
 @pytest.mark.parametrize(
     "step",
     [
         of_optimizer(120),
+        of_optimizer(10, user(8, "root = torch.linalg.inv(average)", "root")),
         of_optimizer(20, OWN),
         of_optimizer(120, user(8, PRODUCTS, "Muon.step")),
         of_optimizer(120, user(8, "self.inner.step()", "Lookahead.step")),
