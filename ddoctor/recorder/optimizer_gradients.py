@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
 
+from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.stepping import Stepping
 from ddoctor.recorder.swaps import compiled
@@ -37,7 +38,7 @@ class _Followed:
     def coming(self, gradient: torch.Tensor) -> None:
         """A pass is about to add to the gradient."""
         held = self.parameter.grad
-        if self.left is None:
+        if self.left is None or capturing():
             return
         if held is None:
             self.fresh = True
@@ -49,6 +50,9 @@ class _Followed:
 
     def stepped(self) -> None:
         """The optimizer's step is over."""
+        # A capture ends with an error if something is copied to the host.
+        if capturing():
+            return
         if self.came:
             self.steps += 1
             self.carried += not self.fresh

@@ -22,6 +22,7 @@ from torch.nn.modules.module import (
 
 from ddoctor.evidence.training import Repeat
 from ddoctor.recorder import places, script, user_calls
+from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.outermost import tensors_among
 from ddoctor.recorder.swaps import compiled
@@ -134,7 +135,9 @@ class Repeats:
             call = self._open.pop()
             call.ended = perf_counter()
             for tensor in tensors_among([output])[:1]:
-                call.result = tensor.detach().sum()
+                # The sum of a DTensor may be a collective.
+                if not hasattr(tensor, "placements") and not capturing():
+                    call.result = tensor.detach().sum()
 
     @harmless
     def _longest(self) -> Repeat | None:
