@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from statistics import median_low
 
 from ddoctor.analysis import collective_mismatch, endings, log_events
+from ddoctor.analysis.branch_fixes import TEST, let_all_decide
 from ddoctor.analysis.collective_mismatch import ALIKE, have_passed, held, left_behind, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.hung_run import seen_live
@@ -388,21 +389,7 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
         )
 
 
-def _let_all_decide(condition: str = "condition", where: str = "") -> Fix:
-    return Fix.python(
-        summary="decide on all ranks alike: reduce the condition first",
-        paste=(
-            f"{where and f'# instead of the test at {where}{chr(10)}'}"
-            f"any_rank = torch.tensor(float({condition}), device=device)\n"
-            "torch.distributed.all_reduce(any_rank, op=torch.distributed.ReduceOp.MAX)\n"
-            "if any_rank.item():   # on all ranks, or on none\n"
-            "    ..."
-        ),
-        caution="with ReduceOp.MIN, only if it holds on all ranks; item() waits for the GPU",
-    )
-
-
-_LET_ALL_DECIDE = _let_all_decide()
+_LET_ALL_DECIDE = let_all_decide()
 
 _LEAVE_TOGETHER = Fix.python(
     summary="leave the loop on all ranks alike",
@@ -415,9 +402,6 @@ _LEAVE_TOGETHER = Fix.python(
     caution="and reduce the measured value, so that all ranks keep the same best",
 )
 
-# The test of a branch in one line.
-TEST = re.compile(r"(?:el)?if (.+):$")
-
 
 def _together(live: LiveState | None, script: Script | None) -> Fix:
     """What makes the ranks agree, by the loop or the test that separates them, if it is known."""
@@ -425,7 +409,7 @@ def _together(live: LiveState | None, script: Script | None) -> Fix:
         if block.decides:
             return _LEAVE_TOGETHER
         if test := TEST.match(block.text):
-            return _let_all_decide(test[1], f"{block.file.rpartition('/')[2]}:{block.line}")
+            return let_all_decide(test[1], f"{block.file.rpartition('/')[2]}:{block.line}")
     known = [*_skipped(live, script), *_own_branch(live, script)]
     return known[0] if known else _LET_ALL_DECIDE
 
@@ -441,7 +425,7 @@ def _own_branch(live: LiveState | None, script: Script | None) -> Iterator[Fix]:
             for rank in (live.ranks if live is not None else ())
         ]
         if any(here) and not all(here):
-            yield _let_all_decide(branch.test, f"{branch.at.file}, before line {branch.at.line}")
+            yield let_all_decide(branch.test, f"{branch.at.file}, before line {branch.at.line}")
 
 
 def _skipped(live: LiveState | None, script: Script | None) -> Iterator[Fix]:
@@ -454,7 +438,7 @@ def _skipped(live: LiveState | None, script: Script | None) -> Iterator[Fix]:
             if line is not None
         ]
         if call.unless and any(here) and not all(here):
-            yield _let_all_decide(call.unless, f"{call.at.file}, before line {call.at.line}")
+            yield let_all_decide(call.unless, f"{call.at.file}, before line {call.at.line}")
 
 
 def _parted(live: LiveState | None) -> str:
@@ -506,9 +490,12 @@ def _finding(
         confidence=confidence,
         because=because,
         evidence=tuple(Observation(name=name, value=value) for name, value in rows),
-        fixes=(
-            *([branch] if stacks else []),
-            together,
+        # What names the test comes before what helps to find it.
+        fixes=tuple(
+            sorted(
+                (*([branch] if stacks else []), together),
+                key=lambda fix: fix in (branch, _LET_ALL_DECIDE),
+            )
         ),
     )
 

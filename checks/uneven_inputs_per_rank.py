@@ -23,13 +23,14 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.analysis import endings, log_events
+from ddoctor.analysis.branch_fixes import TEST, let_all_decide
 from ddoctor.analysis.data_overlap import by_name, even, place, synchronised
 from ddoctor.analysis.ddp_options import JOIN
 from ddoctor.analysis.hung_run import seen_live
 from ddoctor.analysis.live_ranks import LiveRankState, named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import EVALUATES, LOADER, evaluates, is_plain, shown
-from ddoctor.evidence.frames import Block
+from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
@@ -277,22 +278,33 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
             gone.append(f"{named(ahead)} {have} {ahead[0].where}")
         still = "are still in it and wait" if len(behind) > 1 else "is still in it and waits"
         left = sorted((*ended, *(rank.rank for rank in ahead)))
+        skip = next((row.skipped_at for row in behind[0].seen.activities), None)
         yield Finding(
             severity=Severity.ERROR,
             confidence=Confidence.LIKELY,
             because=(
                 f"loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
                 f"{', '.join(gone)}, while {named(behind)} {still} {behind[0].where}; "
-                f"{live.standstill}"
+                f"{live.standstill}" + (f"; {_skips(skip)}" if skip is not None else "")
             ),
             evidence=(
                 Observation(name="left the loop", value=endings.ranks(left)),
                 Observation(name="still in the loop", value=named(behind)),
             ),
             where=Where(ranks=tuple(left)),
-            fixes=(STOP_TOGETHER, JOIN),
+            fixes=(*_alike(skip), STOP_TOGETHER, JOIN),
         )
         return
+
+
+def _skips(test: Frame) -> str:
+    return f"{endings.place(test)}{endings.quoted(test)} skips a batch, by what this rank has"
+
+
+def _alike(test: Frame | None) -> Iterator[Fix]:
+    """By the test that skips a batch, if that is in one line."""
+    if test is not None and (found := TEST.match(test.text)):
+        yield let_all_decide(found[1], endings.place(test))
 
 
 def in_a_hung_run(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:

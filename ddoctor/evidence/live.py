@@ -30,6 +30,8 @@ class Activity(Part, frozen=True, kw_only=True):
     ``format_stack`` where operations keep their traceback. Empty: none."""
     before_skip: str = ""
     """A guard such as ``if step < start:`` with which a loop skips steps; empty: none."""
+    skipped_at: Frame | None = None
+    """A test before that line by which the loop around it takes the next batch; None: none."""
 
     @property
     def line(self) -> Frame | None:

@@ -40,6 +40,7 @@ def activities(
             origins=source.origins(one.calls[: one.entered]) if one.name in PASSES else (),
             makes=one.makes,
             before_skip=source.skip(one.calls),
+            skipped_at=source.skipped_at(one.calls) if one.name in (*PASSES, COLLECTIVE) else None,
         )
         for one, samples in _few(Counter(seen)).most_common()
     )

@@ -131,6 +131,20 @@ class Source:
                         return self.text(frame.file, skip.lineno)
         return ""
 
+    def skipped_at(self, calls: Sequence[Frame]) -> Frame | None:
+        """Return the last test before the line whose branch ends with ``continue``.
+
+        Tests of counters are none: they hold for the same steps on all ranks.
+        """
+        for frame in reversed(calls):
+            loop = self._loop(frame)
+            for node in reversed(loop.body if loop is not None else ()):
+                leaves = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Continue)
+                counted = loop is not None and node in [*_skips(loop.body, self._counters(loop))]
+                if leaves and not counted and node.lineno < frame.line:
+                    return self.frame(frame.file, node.lineno, frame.function)
+        return None
+
     def _loop(self, frame: Frame) -> Loop | None:
         """Return the innermost loop around the frame, or at whose head it is."""
         around = (

@@ -145,6 +145,18 @@ def test_a_live_rank_that_has_left_the_loop(findings: Findings) -> None:
     assert "ranks 0, 2 are still in it and wait in backward at train.py:40" in finding.because
 
 
+def test_a_test_by_which_a_rank_skips_batches(findings: Findings) -> None:
+    test = Frame(
+        file="train.py", line=36, function="train", text="if len(boxes) == 0:", of_user=True
+    )
+    waits = in_reduction(0, (EPOCHS, BATCHES))
+    row = msgspec.structs.replace(waits.activities[0], skipped_at=test)
+    waits = msgspec.structs.replace(waits, activities=(row,))
+    (finding,) = findings(CAUSE, look(waits, in_collective(1, "barrier", 50, (EPOCHS,))))
+    assert "train.py:36 in train (`if len(boxes) == 0:`) skips a batch" in finding.because
+    assert "torch.tensor(float(len(boxes) == 0), device=device)" in finding.fixes[0].paste
+
+
 def test_a_live_run_of_which_one_has_come_to_its_end(findings: Findings) -> None:
     live = look(in_reduction(0, (BATCHES,)), missing=(1,))
     (finding,) = findings(CAUSE, live)

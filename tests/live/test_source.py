@@ -160,6 +160,27 @@ def test_what_a_loop_passes_over(source: Source, lines: tuple[int, ...], skip: s
     assert source.skip([user(line, file="resumed.py") for line in lines]) == skip
 
 
+@pytest.mark.parametrize(
+    ("lines", "text"),
+    [
+        # The last one before the line; before it, at it, and by a counter; in a loop over epochs.
+        ((19,), "if batch.bad: continue"),
+        ((17,), "if len(batch) < 2: continue"),
+        ((16,), None),
+        ((7,), None),
+        ((12,), None),
+        ((15,), None),
+    ],
+)
+def test_where_a_loop_takes_the_next_batch(
+    source: Source, lines: tuple[int, ...], text: str | None
+) -> None:
+    Path("resumed.py").write_text(PASSING_OVER)
+    os.utime("resumed.py", (0, 0))
+    found = source.skipped_at([user(line, file="resumed.py") for line in lines])
+    assert (found.text if found is not None else None) == text
+
+
 def test_the_text_of_a_line(source: Source, tmp_path: Path) -> None:
     assert source.text("train.py", 4) == "if rank == 0:"
     assert source.text(str(tmp_path / "train.py"), 5) == "gather()"
