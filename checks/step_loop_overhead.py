@@ -92,6 +92,7 @@ IN_EACH_STEP = (
     ),
 )
 
+ON_GRADIENTS = re.compile(r"\.grad\b")
 SUMS = re.compile(r"(?P<sum>[\w.]+) \+= |(?P<list>[\w.]+)\.append\(")
 # As the source has it, with no other condition.
 ON_RANK_0 = re.compile(
@@ -513,6 +514,17 @@ def _seldom(line: LoopLine, share: float) -> Fix:
                 "for handle in handles:\n"
                 "    handle.remove()"
             ),
+            expected_gain=gain,
+        )
+    if ON_GRADIENTS.search(line.frame.text):
+        return Fix.python(
+            summary="work on all gradients at once, not on one row or parameter after another",
+            paste=(
+                "torch.nn.utils.clip_grad_value_(model.parameters(), 1.0)\n"
+                "gradients = [one.grad for one in model.parameters()]\n"
+                "torch._foreach_mul_(gradients, 0.5)  # any operation on all of them"
+            ),
+            caution=place,
             expected_gain=gain,
         )
     if line.does == loop_lines.COLLECTS:

@@ -198,6 +198,13 @@ def test_what_may_have_to_be_is_a_note(findings: Findings) -> None:
     assert "train.py:32" in finding.because
 
 
+def test_a_loop_over_gradients_is_not_to_be_done_seldom(findings: Findings) -> None:
+    met = {FORWARD: 30, ("rest", 32, "for row in p.grad: row.clamp_(-1, 1)"): 20}
+    (finding,) = findings(CAUSE, steps(*[with_more("rest", 0.03)] * 2), lines(met, met))
+    assert finding.severity is Severity.NOTE
+    assert "clip_grad_value_" in finding.fixes[0].paste
+
+
 def with_ends(section: Steps, idle_forwards: int, idle_backwards: int) -> Steps:
     """The same with one pass of each kind in a step, and this many in ten that end idle."""
     ones = (1,) * section.count
