@@ -145,19 +145,22 @@ class Repeats:
         best: Repeat | None = None
         over = 0
         for number, call in enumerate(self._calls):
+            found = None
             if call.first is not None and number >= over:
                 found, over = self._row(call.first, number)
-                if best is None or found.seconds > best.seconds:
-                    best = found
+            if found is not None and (best is None or found.seconds > best.seconds):
+                best = found
         return best
 
-    def _row(self, first: int, second: int) -> tuple[Repeat, int]:
-        """A row, and the number of the call after it."""
+    def _row(self, first: int, second: int) -> tuple[Repeat | None, int]:
+        """A row, and the number of the call after it; None: the weights have changed meanwhile."""
         pairs = list(zip(self._calls[first:second], self._calls[second:], strict=False))
         same = _length([one.layer == other.layer for one, other in pairs])
         equal = _length([_equal(one.result, other.result) for one, other in pairs[:same]])
+        if not equal:
+            return None, second + 1
         random = equal < same and pairs[same - 1][1].drops
-        length = same if random else max(1, equal)
+        length = same if random else equal
         ways = zip_longest(pairs[0][0].calls, pairs[0][1].calls)
         innermost = pairs[0][1].calls[-1] if pairs[0][1].calls else None
         apart = next((other for one, other in ways if one != other), innermost)

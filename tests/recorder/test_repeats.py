@@ -23,7 +23,7 @@ class Net(nn.Module):
     def forward(self, ids, other):
         hidden = self.encode(ids)
         again = AGAIN
-        return self.head(hidden).sum() + again.mean()
+        return self.head(hidden).mean() + again.mean()
 model = Net()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
 for step in range(14):
@@ -65,6 +65,25 @@ def test_dropout_makes_the_results_differ(record: Record) -> None:
     found = repeat(record, "self.encode(ids)", drops=0.2)
     assert found is not None
     assert found.random
+
+
+def test_weights_that_have_changed_meanwhile(record: Record) -> None:
+    """As those of a critic, that is called once more for the generator."""
+    source = SCRIPT.replace("AGAIN", "hidden").replace("DROPS", "0.2")
+    source += """
+    ids = torch.randint(0, 40, (16, 8))
+for step in range(20):
+    model(ids, ids).backward()
+    with torch.no_grad():
+        for one in model.parameters():
+            one.add_(0.01)
+    model(ids, ids).backward()
+    optimizer.step()
+"""
+    ran = record(source.replace("range(14)", "range(2)"))
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.known.flags is not None
+    assert ran.known.flags.repeat is None
 
 
 @pytest.mark.parametrize(
