@@ -27,7 +27,7 @@ from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.evidence.training import RankHost, RankUse
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Where
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "compute-bound")
 
@@ -93,15 +93,19 @@ def _found(
         if taken < MOST * waited or others >= max(TAKEN, taken * len(ranks)):
             continue
         more = ceil(len(ranks) * (1 + taken))
+        fixes: Sequence[Fix] = ()
+        asks = False
         if of_workers >= of_threads:
             at = f", mostly{_at(made)}" if made is not None else ""
             what = f"their DataLoader workers use {of_workers:.2g} CPUs a rank{at}"
-            fixes = _for_workers(dataset or "the dataset")
+            fixes = [_for_workers(dataset or "the dataset")]
         else:
             what = f"another thread of each uses {of_threads:.2g} CPUs{_at(busiest)}"
-            fixes = polling.sleeping(busiest) if busiest is not None else iter(())
+            fixes = [*polling.sleeping(busiest)] if busiest is not None else []
+            asks = bool(fixes)
         yield Finding(
-            severity=live_cost.severity(waited),
+            # Expensive items may be needed; to ask for something all the time never is.
+            severity=live_cost.severity(waited) if asks else Severity.NOTE,
             confidence=Confidence.LIKELY,
             because=f"the main threads on {host} wait for a CPU for {waited:.0%} of the time, "
             f"while {what}",
@@ -150,8 +154,8 @@ def _at(line: Frame | None) -> str:
     return f"{endings.at(line)}{endings.quoted(line)}"
 
 
-def _for_workers(dataset: str) -> Iterator[Fix]:
-    yield computed_once(
+def _for_workers(dataset: str) -> Fix:
+    return computed_once(
         "compute the items once before the run, or make them cheaper",
         f"what {dataset} computes again in every epoch",
     )

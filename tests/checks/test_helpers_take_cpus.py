@@ -74,17 +74,18 @@ def threads(cpus: float, text: str) -> ScriptThreads:
 
 def test_workers_that_decode_expensive_items(findings: Findings) -> None:
     (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.3), loading(0.45))
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is Severity.NOTE
     assert "wait for a CPU for 30% of the time" in finding.because
     assert "workers use 0.45 CPUs a rank, mostly at tiles.py:50 in __getitem__" in finding.because
     assert "compute the items once" in finding.fixes[0].summary
     assert "--cpus-per-task=2" in finding.fixes[-1].paste
 
 
-def test_a_thread_that_polls(findings: Findings) -> None:
+@pytest.mark.parametrize(("waited", "severity"), [(0.16, Severity.NOTE), (0.3, Severity.WARNING)])
+def test_a_thread_that_polls(findings: Findings, waited: float, severity: Severity) -> None:
     polls = threads(0.2, "self.ready.put(item, timeout=1e-5)")
-    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.16), polls)
-    assert finding.severity is Severity.NOTE
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(waited), polls)
+    assert finding.severity is severity
     assert "uses 0.2 CPUs at feed.py:33 in offer" in finding.because
     assert "let the thread sleep" in finding.fixes[0].summary
 
@@ -99,7 +100,7 @@ def test_in_a_live_run(findings: Findings) -> None:
     """The worker of each rank uses 4 of 10 seconds."""
     live = look(*(moving(rank, workers=1) for rank in range(2)))
     (finding,) = findings(CAUSE, live, use(0.3))
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is Severity.NOTE
     assert "workers use 0.4 CPUs a rank, mostly at" in finding.because
 
 
