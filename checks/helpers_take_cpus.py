@@ -63,6 +63,7 @@ def in_a_live_run(
     workers = {
         rank.rank: sum(worker.cpu_seconds for worker in rank.seen.workers) / rank.seconds
         for rank in live.ranks
+        if rank.seconds
     }
     threads = [one for section in script_threads or () for one in section.threads]
     stacks = [worker.stack for rank in live.ranks for worker in rank.seen.workers]
