@@ -281,7 +281,10 @@ def test_a_file_that_cannot_be_replaced_gets_one_line(tmp_path: Path) -> None:
         ),
         (("--params", "1B", "--gpu", "h100", "--attention", "fast"), "eager, sdpa, flash"),
         (("--params", "1B", "--gpu", "h100", "--loss", "fused"), "--loss goes with --model"),
-        (("--params", "1B", "--gpu", "h100", "--loss", "chunked"), "plain, fused, compiled or chunked:N"),
+        (
+            ("--params", "1B", "--gpu", "h100", "--loss", "chunked"),
+            "plain, fused, compiled or chunked:N",
+        ),
         (
             ("--params", "1B", "--gpu", "h100", "--checkpointing", "selective:0"),
             "none, every, selective, selective:op or selective:N",
