@@ -48,6 +48,7 @@ def test_compiled_keeps_the_logits_and_no_copy(tmp_path: Path) -> None:
 
 
 @pytest.mark.ward
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit, within inductor
 def test_torch_compile_keeps_as_much() -> None:
     logits = torch.randn(256, 4_000, dtype=torch.bfloat16, requires_grad=True)
     labels = torch.randint(4_000, (256,))
