@@ -12,13 +12,12 @@ To fix it, evaluate less often, or on a part of the validation data.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import takewhile
 from statistics import median
 
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.loop_work import EVALUATION
 from ddoctor.analysis.stragglers import enough
-from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.frames import Frame, shared
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity
 
@@ -75,8 +74,6 @@ def _visits(rank: RankSteps) -> list[float]:
 
 def _begun(lines: Lines | None, rank: int) -> Frame | None:
     """The line that all of its samples have in common, the innermost one; None: not known."""
-    ways = [row.calls for row in lines.of(rank, EVALUATION)] if lines is not None else []
-    shared = [
-        same[0] for same in takewhile(lambda frames: len({*frames}) == 1, zip(*ways, strict=False))
-    ]
-    return shared[-1] if shared else None
+    rows = lines.of(rank, EVALUATION) if lines is not None else ()
+    common = shared(row.calls for row in rows)
+    return common[-1] if common else None

@@ -93,9 +93,6 @@ def _found(
         others = max((rank.neighbours or 0.0 for rank in ranks), default=0.0)
         if taken < MOST * waited or others >= max(TAKEN, taken * len(ranks)):
             continue
-        more = ceil(len(ranks) * (1 + taken))
-        fixes: Sequence[Fix] = ()
-        asks = False
         if of_workers >= of_threads:
             at = f", mostly{_at(made)}" if made is not None else ""
             what = f"their DataLoader workers use {of_workers:.2g} CPUs a rank{at}"
@@ -103,7 +100,7 @@ def _found(
         else:
             what = f"another thread of each uses {of_threads:.2g} CPUs{_at(busiest)}"
             fixes = [*polling.sleeping(busiest)] if busiest is not None else []
-            asks = bool(fixes)
+        asks = of_threads > of_workers and bool(fixes)
         yield Finding(
             # Expensive items may be needed; to ask for something all the time never is.
             severity=live_cost.severity(waited) if asks else Severity.NOTE,
@@ -124,8 +121,8 @@ def _found(
                 *fixes,
                 Fix(
                     summary="or ask for more CPUs: one for each rank, and those of its helpers",
-                    paste=f"srun --ntasks-per-node={len(ranks)} --cpus-per-task="
-                    f"{ceil(more / len(ranks))} …",
+                    paste=f"srun --ntasks-per-node={len(ranks)} "
+                    f"--cpus-per-task={ceil(1 + taken)} …",
                 ),
             ),
         )

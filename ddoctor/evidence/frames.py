@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
 
 from ddoctor.evidence.section import Part
 
@@ -21,6 +23,12 @@ class Frame(Part, frozen=True, kw_only=True):
     def bare(self) -> str:
         """The function without its class, which py-spy tells and tracebacks do not."""
         return self.function.rpartition(".")[2]
+
+
+def shared(ways: Iterable[Sequence[Frame]]) -> tuple[Frame, ...]:
+    """Return the frames that all of these calls begin with, outermost first."""
+    rows = takewhile(lambda frames: len({*frames}) == 1, zip(*ways, strict=False))
+    return tuple(same[0] for same in rows)
 
 
 class Origin(Part, frozen=True, kw_only=True):

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import groupby, pairwise, takewhile
+from itertools import groupby, pairwise
 
 from ddoctor import knowledge
 from ddoctor.analysis.loop_work import BACKWARD, FORWARD, HOOKS, PASSES
 from ddoctor.analysis.stack_activities import COLLECTIVE, Met, activity
-from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.frames import Frame, shared
 from ddoctor.evidence.frameworks import KnownFrameworks
 from ddoctor.evidence.live import Activity, Turn
 from ddoctor.live.source import Source
@@ -74,8 +74,7 @@ def _few(met: Counter[Met]) -> Counter[Met]:
     for one in met.keys() - kept.keys():
         rare.setdefault((one.name, one.makes), []).append(one)
     for (name, makes), rows in rare.items():
-        ways = zip(*(one.calls for one in rows), strict=False)
-        calls = tuple(same[0] for same in takewhile(lambda frames: len({*frames}) == 1, ways))
+        calls = shared(one.calls for one in rows)
         entered = min(len(calls), *(one.entered for one in rows))
         kept[Met(name, calls, entered, makes)] += sum(met[one] for one in rows)
     return kept

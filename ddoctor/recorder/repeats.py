@@ -173,7 +173,7 @@ class Repeats:
 
 
 def _way(frame: FrameType | None) -> Calls:
-    """The user's calls, outermost first."""
+    """All of the user's calls, outermost first: those around a timed call as well."""
     found: list[tuple[CodeType, int]] = []
     while frame is not None and frame.f_code.co_filename != script.__file__:
         if places.of_user(frame.f_code.co_filename):
