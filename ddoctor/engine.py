@@ -93,7 +93,8 @@ def examine(evidence: Evidence, command: Command) -> Report:
         or all(need.optional or need.section.commands[0] == own for need in way.needs.values())
     }
     # What this machine shows says nothing of the hosts that a launch names; a run of it does.
-    read = _of_source(checks) if evidence.all(TrainingRun) else set()
+    seen = bool(evidence.all(TrainingRun)) or bool(evidence.all(LiveLook))
+    read = _of_source(checks) if seen else set()
     ordered = order(
         confirmed(results, read), check_catalog.explains(checks), check_catalog.ends_runs(checks)
     )

@@ -490,7 +490,7 @@ class SourceImport(Part, frozen=True, kw_only=True):
 class Script(Section, frozen=True, kw_only=True):
     """The training script of a launch line, with the modules that it imports from its folders."""
 
-    commands = ("doctor", "run")
+    commands = ("doctor", "run", "attach")
     obtained_by = "ddoctor doctor -- torchrun … train.py"
 
     files: tuple[str, ...]

@@ -365,6 +365,10 @@ class RankFlags(Part, frozen=True, kw_only=True):
     """Whether the gradients of an optimizer's first steps add up, as nothing zeroes them."""
     given_up: tuple[GivenUp, ...] = ()
     repeat: Repeat | None = None
+    remade: bool = False
+    """Whether each step has a new optimizer, which lost what the one before had kept."""
+    remade_at: Frame | None = None
+    """The line that makes it; None: not found, or not known."""
     casts: int = 0
     """Casts of parameters to another type in one of the first steps, as autocast makes them."""
     cast_parameters: int = 0

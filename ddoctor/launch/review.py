@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -35,6 +36,18 @@ def review(command: Sequence[str], folder: Path) -> Iterator[Section]:
         yield source
     source_text.forget()
     options_of.cache_clear()
+
+
+def source_of(script: Sequence[str], folder: Path) -> Script | None:
+    """Read the source of one rank, which does not know how the others were launched.
+
+    ``script``: its file, or ``-m`` and its module, and its arguments. None: it is no file here.
+
+    Raises:
+        DoctorError: as ``reader.read``.
+    """
+    found = review((sys.executable, *script), folder)
+    return next((one for one in found if isinstance(one, Script)), None)
 
 
 def _models(launch: Launch, source: Script | None) -> Iterator[str]:

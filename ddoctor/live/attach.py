@@ -29,6 +29,7 @@ from ddoctor.live.records import records
 from ddoctor.live.redact import redacted
 from ddoctor.live.sampler import Sampler
 from ddoctor.live.sampling_rate import SamplingRate
+from ddoctor.live.script_source import script_source
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +85,8 @@ def observe(
         if last:
             of_host = msgspec.structs.replace(rates.summary(), host=live.host)
             found += [of_host, *records(rows, live), *host_sections(rows)]
+            source = script_source(rows[0])
+            found += [source] if source is not None else []
         yield Evidence(map(redacted, found) if options.redact else found)
 
 

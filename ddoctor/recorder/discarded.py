@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from ddoctor.recorder.optimizer_gradients import parameters
+from ddoctor.recorder.stepping import parameters
 from ddoctor.recorder.swaps import compiled
 from ddoctor.recorder.timeline import Timeline
 

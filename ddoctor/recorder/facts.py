@@ -26,6 +26,7 @@ from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
+from ddoctor.recorder.remade import Remade
 from ddoctor.recorder.repeats import Repeats
 from ddoctor.recorder.untrained import Untrained
 
@@ -238,6 +239,7 @@ def flags(
     graph: Graph,
     gradients: OptimizerGradients,
     repeats: Repeats,
+    remade: Remade,
 ) -> RankFlags:
     """Torch's current settings, and what the first steps showed."""
     roots = list(outermost.roots.values())
@@ -268,6 +270,8 @@ def flags(
         never_zeroed=gradients.never_zeroed,
         given_up=compilations.given_up() or (),
         repeat=repeats.told(),
+        remade=remade.found,
+        remade_at=remade.line(),
         casts=graph.casts,
         cast_parameters=graph.cast_parameters,
         cast_bytes=graph.cast_bytes,

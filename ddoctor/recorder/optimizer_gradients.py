@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.stepping import Stepping
+from ddoctor.recorder.stepping import Stepping, parameters
 from ddoctor.recorder.swaps import compiled
 
 LOOKS = 8
@@ -128,8 +128,3 @@ def _with_gradient(optimizer: Optimizer) -> Iterator[nn.Parameter]:
             plain = one.grad is not None and one.grad.layout is torch.strided
             if plain and not hasattr(one, "placements"):
                 yield one
-
-
-def parameters(optimizer: Optimizer) -> Iterator[Any]:
-    """The parameters of an optimizer."""
-    return (one for group in optimizer.param_groups for one in group["params"])

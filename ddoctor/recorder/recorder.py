@@ -40,6 +40,7 @@ from ddoctor.recorder.loaders import Loaders
 from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.recorded import NO_GROWTH, Facts
+from ddoctor.recorder.remade import Remade
 from ddoctor.recorder.repeats import Repeats
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.stepping import Stepping
@@ -94,6 +95,7 @@ class Recorder:
         self._optimizer_gradients = OptimizerGradients(self._stepping)
         self._untrained = Untrained(self._outermost, self._stepping)
         self._repeats = Repeats(timeline)
+        self._remade = Remade(self._stepping)
         self._sampler = Sampler(timeline, self.write)
         self._sampler.workers_free = self._loaders.malloc_free
         self._growth: BatchGrowth | None = None
@@ -118,7 +120,7 @@ class Recorder:
         self._stepping.at_passes.append(self._at_optimizer)
         self._stepping.at_step += self._settle, self._inspection.step, self._sum_up
         self._stepping.at_step += self._optimizer_gradients.look, self._untrained.look
-        self._stepping.at_step.append(self._repeats.look)
+        self._stepping.at_step += self._repeats.look, self._remade.look
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
         self._sampler.start()
@@ -251,6 +253,7 @@ class Recorder:
                         self._gradients.graph,
                         self._optimizer_gradients,
                         self._repeats,
+                        self._remade,
                     ),
                     places=self._sampler.places(),
                     samples=tuple(self._sampler.samples),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
 from functools import wraps
 from threading import get_ident
 from types import FrameType
@@ -35,6 +36,8 @@ from ddoctor.recorder.timeline import Timeline
 ANCHOR_STEPS = 2
 # Training goes on with another optimizer alone, say in a second stage.
 OTHERS_STEPS = 5
+# By then chance made none of them, nor the beginning of a stage.
+MADE = 4
 # So many passes and no optimizer, not even one that waits for the end of an accumulation.
 PASSES = 4
 # Private to torch, and so perhaps gone one day.
@@ -49,20 +52,32 @@ class Stopped(SystemExit):
     """ddoctor has seen enough; not an error, and not caught by ``except Exception``."""
 
 
+@dataclass
+class _Place:
+    """What optimizers of the same parameters share, one after another."""
+
+    latest: Callable[[], Optimizer | None]
+    made: int = 0
+    steps: int = 0
+
+
 class Stepping:
     """Counts the optimizers' steps, and ends the run at the agreed step."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
         self.classes: Counter[str] = Counter()
-        # Not its id: one that is made anew may get that of the one before.
-        self._anchor: Callable[[], Optimizer | None] = lambda: None
+        self._anchor: _Place | None = None
         self._since_anchor: Counter[int] = Counter()
         self._depths: list[int] = []
         self._all = 0
         """Steps of all optimizers."""
-        self._others: MutableMapping[Optimizer, int] = WeakIdKeyDictionary()
-        """Steps of the optimizers other than the anchor."""
+        self._places: MutableMapping[Optimizer, _Place] = WeakIdKeyDictionary()
+        """Of the optimizers that have stepped."""
+        self._by_parameter: MutableMapping[torch.Tensor, dict[tuple[int, ...], _Place]] = (
+            WeakIdKeyDictionary()
+        )
+        """The same, by the first of their parameters and the identities of all."""
         self.at_optimizer: list[Callable[[Optimizer], None]] = []
         """Called at each optimizer that steps repeatedly, the anchor first."""
         self.at_passes: list[Callable[[], None]] = []
@@ -82,7 +97,13 @@ class Stepping:
     @property
     def optimizers(self) -> list[Optimizer]:
         """All optimizers that have stepped and that the script still holds."""
-        return list(self._others)
+        return [one for one, place in list(self._places.items()) if place.latest() is one]
+
+    @property
+    def made_each_step(self) -> bool:
+        """Whether some optimizer stepped only once, and so did all of these parameters since."""
+        places = self._places.values()
+        return any(place.made == place.steps >= MADE for place in list(places))
 
     def install(self) -> None:
         """Hook into all optimizers, and into the gradient scaler, which may skip their steps."""
@@ -155,13 +176,27 @@ class Stepping:
         if timeline.busy == timeline.main:
             timeline.counts[OPTIMIZER_STEPS] += 1
             self.classes[type(optimizer).__name__] += 1
-        anchor = self._anchor()
-        if optimizer is anchor:
+        place = self._places.get(optimizer) or self._find_place(optimizer)
+        place.steps += 1
+        anchor = self._anchor
+        if place is anchor:
             if self._since_anchor:
                 self._since_anchor.clear()
-        elif not self._becomes_anchor(optimizer, anchor is None):
+        elif not self._becomes_anchor(place, anchor is None or anchor.latest() is None):
             return
         self._end_step()
+
+    def _find_place(self, optimizer: Optimizer) -> _Place:
+        """Of an optimizer that has not stepped before."""
+        every = [*parameters(optimizer)]
+        place = _Place(ref(optimizer))
+        if every:
+            same = self._by_parameter.setdefault(every[0], {})
+            place = same.setdefault(tuple(map(id, every)), place)
+        place.latest = ref(optimizer)
+        place.made += 1
+        self._places[optimizer] = place
+        return place
 
     def passed(self) -> None:
         """A backward pass that ends an accumulation, if there is any, is over."""
@@ -198,14 +233,13 @@ class Stepping:
             self.stop()
 
     @harmless
-    def _becomes_anchor(self, optimizer: Optimizer, alone: bool) -> bool:
-        times = self._others[optimizer] = self._others.get(optimizer, 0) + 1
-        if times == ANCHOR_STEPS:
-            _tell(self.at_optimizer, optimizer)
+    def _becomes_anchor(self, place: _Place, alone: bool) -> bool:
+        if place.steps == ANCHOR_STEPS:
+            _tell(self.at_optimizer, place.latest())
             self._due = 0
-        self._since_anchor[id(optimizer)] += 1
-        if self._since_anchor[id(optimizer)] >= (ANCHOR_STEPS if alone else OTHERS_STEPS):
-            self._anchor = ref(optimizer)
+        self._since_anchor[id(place)] += 1
+        if self._since_anchor[id(place)] >= (ANCHOR_STEPS if alone else OTHERS_STEPS):
+            self._anchor = place
             self._since_anchor.clear()
             self._tell_world()
             return True
@@ -238,3 +272,8 @@ def _open_steps() -> int:
         found += frame.f_code is HOOKED
         frame = frame.f_back
     return found
+
+
+def parameters(optimizer: Optimizer) -> Iterator[Any]:
+    """The parameters of an optimizer."""
+    return (one for group in optimizer.param_groups for one in group["params"])

@@ -11,9 +11,8 @@ from torch.optim.optimizer import Optimizer
 
 from ddoctor.recorder import alive
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.optimizer_gradients import parameters
 from ddoctor.recorder.outermost import Outermost
-from ddoctor.recorder.stepping import Stepping
+from ddoctor.recorder.stepping import Stepping, parameters
 
 FIRST_LOOK, LAST_LOOK = 6, 14
 """By then all optimizers are there; a script that updates by hand has changed what it trains."""

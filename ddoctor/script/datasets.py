@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from ddoctor.evidence.script import SourceDataset, SourceLine
 from ddoctor.evidence.source_text import below
@@ -107,14 +107,19 @@ def _generator(methods: Methods, names: Names, at: At) -> SourceLine | None:
         name
         for method, body in methods.items()
         if method != "__init__"
-        for name in map(variable, ast.walk(body))
+        for name in _attributes(ast.walk(body))
     }
     for node in ast.walk(made) if made is not None else ():
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
-            targets = set(map(variable, node.targets))
+            targets = set(_attributes(node.targets))
             if names.of(node.value.func) in GENERATORS and targets & drawn:
                 return at(node)
     return None
+
+
+def _attributes(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    """Names of what objects hold; a name of a function's own may mean something else in another."""
+    return (variable(node) for node in nodes if isinstance(node, ast.Attribute))
 
 
 def _cuda(methods: Methods, at: At) -> SourceLine | None:

@@ -63,14 +63,12 @@ def read(taken: bytes, script: Sequence[str]) -> Evidence:
     ``script``: its file, or ``-m`` and its module, and its arguments.
     """
     from ddoctor.evidence import bundle
-    from ddoctor.evidence.script import Script
     from ddoctor.evidence.section import Evidence
-    from ddoctor.launch.review import review
+    from ddoctor.launch.review import source_of
 
     with suppress(Exception):
         if taken:
             return bundle.decoded(taken, Path(VARIABLE))
-        # One rank does not know how the others were launched: only the source is read.
-        found = review((sys.executable, *script), Path())
-        return Evidence(one for one in found if isinstance(one, Script))
+        source = source_of(script, Path())
+        return Evidence([source] if source is not None else [])
     return Evidence()

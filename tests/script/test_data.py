@@ -176,6 +176,12 @@ def test_a_generator_that_each_worker_copies(review: Review) -> None:
         augmented(loader=OF_AUGMENTED.replace("num_workers", "worker_init_fn=seed, num_workers")),
         # Drawn once, in the constructor.
         augmented(AUGMENTED.replace("+ self.rng.normal()", "")),
+        # A name of the constructor's own, and of another method's own.
+        augmented(
+            AUGMENTED.replace("self.rng =", "rng =").replace(
+                "return self.images[index] + self.rng", "rng = fresh()\n        return rng"
+            )
+        ),
         # Made again in each item.
         augmented(AUGMENTED.replace("self.rng.normal()", "np.random.default_rng(index).normal()")),
     ],
