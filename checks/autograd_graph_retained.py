@@ -29,6 +29,7 @@ EXPLAINS = (
     "memory-headroom-low",
     "cuda-oom-fragmentation",
     "model-does-not-fit",
+    "step-time-grows",
 )
 
 # A loop that keeps one tensor per step holds as many as there were steps. Half of that also covers

@@ -23,6 +23,7 @@ EXPLAINS = (
     "host-memory-leak",
     "memory-headroom-low",
     "many-small-operations",
+    "step-time-grows",
 )
 
 # One in every second step; a training that unfreezes layers, or logs now and then, adds a few.

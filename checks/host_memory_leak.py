@@ -33,7 +33,7 @@ from ddoctor.evidence.steps import Cache, Growth, MemoryOverTime
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("host-ram-oom",)
+EXPLAINS = ("host-ram-oom", "step-time-grows")
 
 # MiB; 100,000 steps of it make 10 GiB.
 PER_STEP = 0.1

@@ -24,6 +24,8 @@ MOST_POINTS = 64
 class Trend:
     """A straight line through the amounts, over the steps."""
 
+    first: float
+    """The amount on that line at the first sample."""
     per_step: float
     """The median slope of all pairs of points (Theil and Sen)."""
     growth: float
@@ -32,6 +34,11 @@ class Trend:
     """The median distance from the line."""
     steady: bool
     """Whether it grew from each quarter to the next, and hardly slower at the end."""
+
+    @property
+    def last(self) -> float:
+        """The amount on that line at the last sample."""
+        return self.first + self.growth
 
     def proves(self, least: float = 0.0) -> bool:
         """Whether it grew steadily, by at least this amount and far more than it varies."""
@@ -52,6 +59,7 @@ def trend(steps: Sequence[int], amounts: Sequence[float]) -> Trend | None:
     cuts = [len(points) * quarter // 4 for quarter in range(5)]
     quarters = [median(amount for _, amount in points[a:b]) for a, b in pairwise(cuts)]
     return Trend(
+        first=start + slope * points[0][0],
         per_step=slope,
         growth=slope * (points[-1][0] - points[0][0]),
         swing=median(abs(amount - start - slope * step) for step, amount in points),

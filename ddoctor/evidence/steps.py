@@ -195,6 +195,8 @@ class HotLine(Part, frozen=True, kw_only=True):
     text: str
     """The source line, stripped; empty: the source is unreadable."""
     samples: int
+    late: int = 0
+    """Those of the later half of the judged steps."""
     inner: str = ""
     """The innermost library frame, as file:function; empty: the user's own."""
     hook: bool = False

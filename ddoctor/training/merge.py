@@ -187,14 +187,21 @@ def _rank_steps(run: Run, record: Record) -> RankSteps:
 
 def _rank_lines(run: Run, record: Record, facts: Facts) -> RankLines:
     begin, end = run.span(record.rank)
-    counts = Counter(
-        (phase, came, place) for time, phase, came, place in facts.samples if begin <= time <= end
-    )
+    middle = run.steps[len(run.steps) // 2][record.rank].begin
+    taken = [one for one in facts.samples if begin <= one[0] <= end]
+    counts = Counter((phase, came, place) for _, phase, came, place in taken)
+    late = Counter((phase, came, place) for time, phase, came, place in taken if time >= middle)
     lines = []
     for (phase, came, place), samples in counts.most_common(MOST_LINES):
-        name = "waiting" if phase == tape.COLLECTIVE else tape.PHASES[phase]
-        after = tape.PHASES[came] if phase == tape.REST else ""
-        lines.append(replace(facts.places[place], phase=name, after=after, samples=samples))
+        lines.append(
+            replace(
+                facts.places[place],
+                phase="waiting" if phase == tape.COLLECTIVE else tape.PHASES[phase],
+                after=tape.PHASES[came] if phase == tape.REST else "",
+                samples=samples,
+                late=late[phase, came, place],
+            )
+        )
     return RankLines(rank=record.rank, samples=counts.total(), lines=tuple(lines))
 
 
