@@ -46,6 +46,8 @@ NAMES = tuple(NAMED.findall("".join(FORMS)))
 # These look like ordinary text, so that nearly each line of a file must begin with them, or the
 # rest of one is what a process begins a line with.
 LABEL = re.compile(rf"^ *(?P<rank>{NUMBER}): ")
+# mpiexec -prepend-rank of MPICH, -l of Intel MPI. Several lines of one rank alone may be a list.
+PREPENDED = re.compile(rf"^\[(?P<rank>{NUMBER})\] ")
 # Names of hosts in a cluster have a number, and levels such as INFO have none.
 PDSH = re.compile(rf"(?=[A-Za-z.-]{{0,60}}\d)(?P<host>{HOST}): (?=\S)")
 BEGINNING = re.compile(rf"\[rank{NUMBER}\]: ?|Traceback \(most recent call last\):")
@@ -133,8 +135,9 @@ def label_before(text: str) -> re.Pattern[str] | None:
 
     DeepSpeed's launcher and a job's script write lines without one, too.
     """
-    if (match := LABEL.match(text)) and BEGINNING.match(text, match.end()):
-        return LABEL
+    for label in (LABEL, PREPENDED):
+        if (match := label.match(text)) and BEGINNING.match(text, match.end()):
+            return label
     if (match := PDSH.match(text)) and BEGINNING.match(text, match.end()):
         # Other hosts have other numbers.
         alike = re.sub(r"\d+", r"\\d+", re.escape(match["host"]))
@@ -143,9 +146,9 @@ def label_before(text: str) -> re.Pattern[str] | None:
 
 
 def label_of(lines: list[str]) -> re.Pattern[str] | None:
-    """The label that srun --label or pdsh puts before nearly each of these lines; None: none."""
+    """The label that srun, mpiexec or pdsh puts before nearly each of these lines; None: none."""
     written = [line for line in lines if line.strip()]
-    for label in (LABEL, PDSH):
+    for label in (LABEL, PREPENDED, PDSH):
         labelled = [match for line in written if (match := label.match(line))]
         names = {match.group(1) for match in labelled}
         most = len(written) > 3 and len(labelled) > 0.8 * len(written)

@@ -51,6 +51,11 @@ def test_labels_of_srun_and_pdsh_count_where_nearly_each_line_has_one() -> None:
     label = prefixes.label_of(hosts)
     assert label is not None
     assert prefixes.parsed("worker-1: x", label).host == "worker-1"
+    prepended = [f"[{task}] step {step}" for step in range(4) for task in (0, 11)]
+    label = prefixes.label_of(prepended)
+    assert label is not None
+    assert prefixes.parsed("[11] node-a:901:980 [3] NCCL WARN x", label).rank == 11
+    assert prefixes.label_of([f"[{step}] loss 0.1" for step in range(9)]) is None
     assert prefixes.label_of(["INFO: a", "INFO: b", "INFO: c", "INFO: d", "INFO: e"]) is None
     assert prefixes.label_of(["1: a", "step 3", "loss 0.1", "step 4", "loss 0.2"]) is None
 
@@ -61,6 +66,7 @@ def test_labels_of_srun_and_pdsh_count_where_nearly_each_line_has_one() -> None:
         ("worker-1: [rank1]: Traceback (most recent call last):", "worker-23: x"),
         ("10.0.0.4: Traceback (most recent call last):", "10.0.0.17: x"),
         (" 3: Traceback (most recent call last):", "11: x"),
+        ("[3] Traceback (most recent call last):", "[11] x"),
     ],
 )
 def test_a_label_counts_where_a_process_begins_a_line_after_it(line: str, others: str) -> None:
