@@ -369,6 +369,8 @@ class RankFlags(Part, frozen=True, kw_only=True):
     """Whether each step has a new optimizer, which lost what the one before had kept."""
     remade_at: Frame | None = None
     """The line that makes it; None: not found, or not known."""
+    zero_steps: int = 0
+    """Number of last steps in which the learning rate of every optimizer was zero."""
     casts: int = 0
     """Casts of parameters to another type in one of the first steps, as autocast makes them."""
     cast_parameters: int = 0

@@ -167,7 +167,7 @@ def named(pids: Sequence[int]) -> Found:
     seen, foreign = _look()
     ranks: dict[int, RankProcess] = {}
     for pid in pids:
-        if not _exists(pid):
+        if not exists(pid):
             raise DoctorError(f"there is no process {pid}, or it has ended")
         if pid in foreign:
             raise DoctorError(f"process {pid} cannot be inspected: {remedy()}")
@@ -196,7 +196,7 @@ def missing(rank_processes: Sequence[RankProcess]) -> tuple[int, ...]:
     return tuple(sorted(started - {one.rank for one in rank_processes}))
 
 
-def _exists(pid: int) -> bool:
+def exists(pid: int) -> bool:
     """Whether it runs; a zombie has ended, and its parent has not collected it yet."""
     # The number may be negative, or too large for any process.
     with suppress(psutil.Error, ValueError, OverflowError):

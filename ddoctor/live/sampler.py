@@ -19,7 +19,7 @@ from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.live.activities import activities, framework, turns
 from ddoctor.live.process_snapshots import ProcessSnapshot, Sleep, process_state, snapshot
-from ddoctor.live.rank_processes import RankProcess, missing
+from ddoctor.live.rank_processes import RankProcess, exists, missing
 from ddoctor.live.sampling_rate import NATIVE_RATE, SamplingRate
 from ddoctor.live.sockets import Sockets
 from ddoctor.live.source import Source
@@ -31,6 +31,7 @@ from ddoctor.proc.usage import HostUse
 FEWEST_SAMPLES = 5
 # For memory, and for sockets if there are any to other hosts.
 LOOK_EVERY_SECONDS = 0.5
+ENDED = "it ended while it was sampled"
 
 StacksInTime = Sequence[Stack]
 
@@ -207,7 +208,9 @@ class Sampler:
             for rank in self._ranks:
                 rank.use.read_counters()
             for rank, spy in spies:
-                found, rank.unseen = spy.stacks()
+                found, unseen = spy.stacks()
+                # py-spy calls it no Python process.
+                rank.unseen = ENDED if unseen and not exists(rank.pid) else unseen
                 for pid, stacks in found.main.items():
                     self._stacks.setdefault(pid, []).extend(stacks)
                 for thread, lines in found.others.items():

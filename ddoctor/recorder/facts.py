@@ -24,6 +24,7 @@ from ddoctor.recorder import compilations, user_calls
 from ddoctor.recorder.graph import Graph
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.inspection import Inspection
+from ddoctor.recorder.learning_rates import LearningRates
 from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.remade import Remade
@@ -240,6 +241,7 @@ def flags(
     gradients: OptimizerGradients,
     repeats: Repeats,
     remade: Remade,
+    rates: LearningRates,
 ) -> RankFlags:
     """Torch's current settings, and what the first steps showed."""
     roots = list(outermost.roots.values())
@@ -272,6 +274,7 @@ def flags(
         repeat=repeats.told(),
         remade=remade.found,
         remade_at=remade.line(),
+        zero_steps=rates.zero_steps,
         casts=graph.casts,
         cast_parameters=graph.cast_parameters,
         cast_bytes=graph.cast_bytes,

@@ -36,6 +36,7 @@ from ddoctor.recorder.device_clock import DeviceClock
 from ddoctor.recorder.frameworks import Frameworks
 from ddoctor.recorder.gradients import Gradients
 from ddoctor.recorder.inspection import Inspection
+from ddoctor.recorder.learning_rates import LearningRates
 from ddoctor.recorder.loaders import Loaders
 from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
@@ -96,6 +97,7 @@ class Recorder:
         self._untrained = Untrained(self._outermost, self._stepping)
         self._repeats = Repeats(timeline)
         self._remade = Remade(self._stepping)
+        self._rates = LearningRates(timeline, self._stepping)
         self._sampler = Sampler(timeline, self.write)
         self._sampler.workers_free = self._loaders.malloc_free
         self._growth: BatchGrowth | None = None
@@ -120,7 +122,7 @@ class Recorder:
         self._stepping.at_passes.append(self._at_optimizer)
         self._stepping.at_step += self._settle, self._inspection.step, self._sum_up
         self._stepping.at_step += self._optimizer_gradients.look, self._untrained.look
-        self._stepping.at_step += self._repeats.look, self._remade.look
+        self._stepping.at_step += self._repeats.look, self._remade.look, self._rates.look
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
         self._sampler.start()
@@ -254,6 +256,7 @@ class Recorder:
                         self._optimizer_gradients,
                         self._repeats,
                         self._remade,
+                        self._rates,
                     ),
                     places=self._sampler.places(),
                     samples=tuple(self._sampler.samples),
