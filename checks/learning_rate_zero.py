@@ -2,11 +2,11 @@
 
 A scheduler counts its steps in its own unit. One that is made for epochs, and is stepped after each
 batch, is through after as many batches. One that every rank steps for all ranks is through after a
-part of the training. All later steps cost as much as before, and the model stays as it is.
+part of the training. All later steps cost as much as before, and the model no longer learns.
 
 Symptoms: the loss stays where it is from some step on; a logged learning rate shows 0.
 
-To fix it, give the scheduler the number of its own steps.
+To fix it, tell the scheduler how often it will be stepped.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ EVERY = 8
 
 
 class LearningRates:
-    """Looks at the groups of all optimizers, now and then."""
+    """Asks the groups of all optimizers, now and then."""
 
     def __init__(self, timeline: Timeline, stepping: Stepping) -> None:
         self._timeline, self._stepping = timeline, stepping
