@@ -324,6 +324,19 @@ class Repeat(Part, frozen=True, kw_only=True):
     """What the second time takes in a step, forwards."""
 
 
+class EvaluationMode(Part, frozen=True, kw_only=True):
+    """A model that learns in evaluation mode."""
+
+    name: str
+    """Its class."""
+    steps: int
+    """Number of last steps."""
+    trained_before: bool
+    """Whether it was in training mode before these."""
+    layers: tuple[str, ...]
+    """Classes of its layers that compute something else in evaluation mode, such as Dropout."""
+
+
 class RankFlags(Part, frozen=True, kw_only=True):
     """Torch's settings on one rank, at the end of the run, and counts of the judged steps."""
 
@@ -369,6 +382,7 @@ class RankFlags(Part, frozen=True, kw_only=True):
     """Whether each step has a new optimizer, which lost what the one before had kept."""
     remade_at: Frame | None = None
     """The line that makes it; None: not found, or not known."""
+    evaluation_mode: EvaluationMode | None = None
     zero_steps: int = 0
     """Number of last steps in which the learning rate of every optimizer was zero."""
     casts: int = 0

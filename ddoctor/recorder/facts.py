@@ -274,6 +274,7 @@ def flags(
         repeat=repeats.told(),
         remade=remade.found,
         remade_at=remade.line(),
+        evaluation_mode=outermost.evaluation_mode(),
         zero_steps=rates.zero_steps,
         casts=graph.casts,
         cast_parameters=graph.cast_parameters,

@@ -16,9 +16,12 @@ from weakref import ref
 import torch
 from torch import nn
 from torch.compiler import is_dynamo_compiling
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import Optimizer
 
+from ddoctor.evidence.training import EvaluationMode
 from ddoctor.recorder import alive, places, user_calls
 from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.fingerprints import of_tensors, random_numbers
@@ -52,6 +55,10 @@ class Outermost:
         self._classes: set[type] = set()
         self._parameters: set[int] = set()
         self._optimizers: dict[int, ref[Optimizer]] = {}
+        self._trained: set[int] = set()
+        """The models that were called in training mode."""
+        self._in_evaluation_mode: dict[int, int] = {}
+        """The step since which a model learns in evaluation mode."""
         self.inputs: list[str] = []
         """Fingerprints of the first inputs of the models, in training."""
         self.random = True
@@ -153,7 +160,9 @@ class Outermost:
             depth = len(timeline.open)
             self._inside = True
             self._called.add(id(this))
-            if trains(this) and torch.is_grad_enabled():
+            graph = torch.is_grad_enabled()
+            learns = graph and self._learns(this)
+            if learns:
                 timeline.enter(FORWARD)
                 timeline.counts[FORWARDS] += 1
                 self._measure(args, kwargs)
@@ -162,12 +171,51 @@ class Outermost:
                 if timeline.preparing is not None:
                     timeline.preparing.used(timeline)
             try:
-                return inner(this, *args, **kwargs)
+                result = inner(this, *args, **kwargs)
+                if graph and not learns:
+                    self._expect_gradients(this, result)
+                return result
             finally:
                 self._inside = False
                 timeline.unwind(depth)
 
         timeline.swaps.put(kind, "__call__", call)
+
+    def _learns(self, module: nn.Module) -> bool:
+        """Whether this call, with a graph, is one of the training's."""
+        name = id(module)
+        if trains(module):
+            self._trained.add(name)
+            if self._in_evaluation_mode:
+                self._in_evaluation_mode.pop(name, None)
+            return True
+        return name in self._in_evaluation_mode
+
+    @harmless
+    def _expect_gradients(self, module: nn.Module, output: Any) -> None:
+        """A script may leave its model in evaluation mode, and train it all the same."""
+        name, step = id(module), self._timeline.done
+
+        def came(gradient: torch.Tensor) -> None:
+            self._in_evaluation_mode.setdefault(name, step)
+
+        for tensor in tensors_among([output])[:1]:
+            if tensor.requires_grad and not capturing():
+                tensor.register_hook(came)  # type: ignore[no-untyped-call]
+
+    def evaluation_mode(self) -> EvaluationMode | None:
+        """The model that learns in evaluation mode for longest; None: none, or no layer minds."""
+        found = [
+            EvaluationMode(
+                name=type(_wrapped(root)).__name__,
+                steps=self._timeline.done - since,
+                trained_before=name in self._trained,
+                layers=layers,
+            )
+            for name, since in list(self._in_evaluation_mode.items())
+            if (root := self.roots.get(name)) is not None and (layers := _minding(root))
+        ]
+        return max(found, key=lambda one: one.steps, default=None)
 
     @harmless
     def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -197,15 +245,29 @@ class Outermost:
         self.random = self.random and bool(random_numbers(tensors))
 
 
+def _minding(model: nn.Module) -> tuple[str, ...]:
+    """The classes of its layers that compute something else in evaluation mode."""
+    kinds = {
+        type(one).__name__
+        for one in model.modules()
+        if isinstance(one, _BatchNorm) or (isinstance(one, _DropoutNd) and one.p > 0)
+    }
+    return tuple(sorted(kinds))
+
+
 def trains(module: nn.Module) -> bool:
     """Whether it is in training mode; of one of torch's wrappers, whether the model in it is.
 
     Lightning leaves DDP in evaluation mode after its first validation, which DDP does not look at.
     """
+    return _wrapped(module).training
+
+
+def _wrapped(module: nn.Module) -> nn.Module:
+    """The model in one of torch's wrappers, or the model itself."""
     if type(module).__name__ in WRAPPERS:
-        for wrapped in module.children():
-            return wrapped.training
-    return module.training
+        return next(module.children(), module)
+    return module
 
 
 def modules() -> list[nn.Module]:
