@@ -66,7 +66,8 @@ def in_judged_steps(
             rank.place.rank, numbers, {name: rank.spent(name) for name in GROW}, rank.local
         )
     ]
-    yield from _told(found, len(steps.ranks), lines)
+    # What fills up to a bound grows at first as well.
+    yield from _told(found, len(steps.ranks), lines, sure=live_cost.SURE)
 
 
 def in_a_long_run(
@@ -75,7 +76,7 @@ def in_a_long_run(
     if steps is not None and _longer_batches(steps):
         return
     found = [one for rank in history.ranks for one in _of_stretches(rank)]
-    yield from _told(found, len(history.ranks), lines)
+    yield from _told(found, len(history.ranks), lines, sure=live_cost.TOLD)
 
 
 def _of_stretches(rank: RankHistory) -> Iterator[_Grows]:
@@ -124,7 +125,9 @@ def _trends(
             yield name, found
 
 
-def _told(found: Sequence[_Grows], ranks: int, lines: Lines | None) -> Iterator[Finding]:
+def _told(
+    found: Sequence[_Grows], ranks: int, lines: Lines | None, *, sure: float
+) -> Iterator[Finding]:
     if not found:
         return
     worst = max(found, key=lambda one: one.share)
@@ -132,7 +135,7 @@ def _told(found: Sequence[_Grows], ranks: int, lines: Lines | None) -> Iterator[
     line = _growing_line(lines, mine)
     grown = worst.seconds
     yield Finding(
-        severity=Severity.WARNING,
+        severity=Severity.WARNING if worst.share >= sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
             f"in {worst.steps} steps, {WORDS.get(worst.phase, worst.phase)} grew from "
@@ -149,6 +152,7 @@ def _told(found: Sequence[_Grows], ranks: int, lines: Lines | None) -> Iterator[
                     "total, count = total + loss.detach(), count + 1  # not a list of all losses\n"
                     "bank = collections.deque(maxlen=4096)  # the newest rows"
                 ),
+                caution="what has a bound, as a queue of a fixed length, grows up to that alone",
                 expected_gain=f"{worst.share:.0%} of the step by now, and more in each later one",
             ),
         ),

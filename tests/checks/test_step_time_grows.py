@@ -7,6 +7,7 @@ import pytest
 
 from ddoctor.evidence.run_history import RankHistory, RunHistory, Stretch
 from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
+from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.training_steps import COUNT, steps, with_more
 
@@ -138,3 +139,10 @@ def test_a_long_run_that_does_not_grow(findings: Findings, cost: Callable[[int],
 def test_a_long_run_is_judged_by_its_history(findings: Findings) -> None:
     """Its recorded steps are not all of them."""
     assert findings(CAUSE, history(lambda number: 0.05), run("rest", straight(0.002))) == ()
+
+
+def test_what_grows_little_in_the_first_steps_may_have_a_bound(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, run("rest", straight(0.0007)))
+    assert finding.severity is Severity.NOTE
+    (finding,) = findings(CAUSE, history(lambda number: 0.0008 * number))
+    assert finding.severity is Severity.WARNING
