@@ -32,20 +32,28 @@ EXPLAINS = (
     "scaling-efficiency-low",
 )
 
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "the wait for the loader": ("loader",),
+    "copying batches to the device": ("to-device",),
+    # What grows in the forward pass mostly has gradients.
+    "the passes of the model": ("forward", "backward"),
+    "the optimizer": ("optimizer",),
+    "the training loop outside of the model": ("rest",),
+}
+"""The parts of a step that may grow alone, and their phases."""
 # Workers that fall behind let a loader wait longer at first; only a whole run shows more.
-GROW = ("to-device", "forward", "backward", "optimizer", "rest")
-IN_LONG_RUNS = ("loader", *GROW)
+LOADER = ("loader",)
 # A machine that slows down, slows all phases.
 TIMES, ASIDE = 1.3, 0.5
-"""Times of its begin that a phase has at least, and the share of that growth in all others."""
+"""Times of its begin that a part has at least, and the share of that growth in all others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Grows:
-    """A phase of a rank that takes longer and longer."""
+    """A part of a rank's step that takes longer and longer."""
 
     rank: int
-    phase: str
+    part: str
     seconds: Trend
     """In each step."""
     steps: int
@@ -63,7 +71,10 @@ def in_judged_steps(
         one
         for rank in steps.ranks
         for one in _growing(
-            rank.place.rank, numbers, {name: rank.spent(name) for name in GROW}, rank.local
+            rank.place.rank,
+            numbers,
+            {part: rank.spent(*phases) for part, phases in PARTS.items() if phases != LOADER},
+            rank.local,
         )
     ]
     # What fills up to a bound grows at first as well.
@@ -83,23 +94,26 @@ def _of_stretches(rank: RankHistory) -> Iterator[_Grows]:
     # The first steps warm up.
     rows = [*islice(rank.stretches, 1, None)]
     each = [one.seconds / (one.last - one.first + 1) for one in rows]
-    phases = {
-        name: [one.phases.get(name, 0.0) * second for one, second in zip(rows, each, strict=True)]
-        for name in IN_LONG_RUNS
+    parts = {
+        part: [
+            sum(one.phases.get(phase, 0.0) for phase in phases) * seconds
+            for one, seconds in zip(rows, each, strict=True)
+        ]
+        for part, phases in PARTS.items()
     }
-    whole = [sum(some) for some in zip(*phases.values(), strict=True)]
-    yield from _growing(rank.rank, [one.first for one in rows], phases, whole)
+    whole = [sum(some) for some in zip(*parts.values(), strict=True)]
+    yield from _growing(rank.rank, [one.first for one in rows], parts, whole)
 
 
 def _growing(
     rank: int,
     numbers: Sequence[int],
-    phases: Mapping[str, Sequence[float]],
+    parts: Mapping[str, Sequence[float]],
     whole: Sequence[float],
 ) -> Iterator[_Grows]:
-    """The phase that grows, if one does, and the others hardly."""
+    """The part that grows, if one does, and the others hardly."""
     of_all = trend(numbers, whole)
-    known = {name: one for name, one in _trends(numbers, phases) if one.first >= 0}
+    known = {name: one for name, one in _trends(numbers, parts) if one.first >= 0}
     if of_all is None or not known:
         return
     name = max(known, key=lambda one: known[one].growth)
@@ -109,7 +123,7 @@ def _growing(
     if alone and grown.last >= TIMES * grown.first and grown.proves(live_cost.TOLD * of_all.last):
         yield _Grows(
             rank=rank,
-            phase=name,
+            part=name,
             seconds=grown,
             steps=numbers[-1] - numbers[0] + 1,
             share=grown.growth / of_all.last,
@@ -117,9 +131,9 @@ def _growing(
 
 
 def _trends(
-    numbers: Sequence[int], phases: Mapping[str, Sequence[float]]
+    numbers: Sequence[int], parts: Mapping[str, Sequence[float]]
 ) -> Iterator[tuple[str, Trend]]:
-    for name, seconds in phases.items():
+    for name, seconds in parts.items():
         found = trend(numbers, seconds)
         if found is not None:
             yield name, found
@@ -131,14 +145,14 @@ def _told(
     if not found:
         return
     worst = max(found, key=lambda one: one.share)
-    mine = [one for one in found if one.phase == worst.phase]
+    mine = [one for one in found if one.part == worst.part]
     line = _growing_line(lines, mine)
     grown = worst.seconds
     yield Finding(
         severity=Severity.WARNING if worst.share >= sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
-            f"in {worst.steps} steps, {WORDS.get(worst.phase, worst.phase)} grew from "
+            f"in {worst.steps} steps, {worst.part} grew from "
             f"{1000 * grown.first:.3g} to {1000 * grown.last:.3g} ms of a step"
             f"{endings.at(line)}{endings.quoted(line)}: {100_000 * grown.per_step:.3g} ms more in "
             "each 100 steps"
@@ -159,12 +173,9 @@ def _told(
     )
 
 
-WORDS = {"rest": "the training loop outside of the model", "loader": "the wait for the loader"}
-
-
 def _growing_line(lines: Lines | None, found: Sequence[_Grows]) -> Frame | None:
     """The line that the later half of the steps is in more often; None: not known."""
-    every = [lines.of(one.rank, one.phase) for one in found] if lines is not None else []
+    every = [lines.of(one.rank, *PARTS[one.part]) for one in found] if lines is not None else []
     most = max(chain.from_iterable(every), key=_more, default=None)
     return most.frame if most is not None and _more(most) > 0 else None
 

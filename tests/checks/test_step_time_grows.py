@@ -48,10 +48,23 @@ def test_the_line_that_is_met_more_often_at_the_end(findings: Findings) -> None:
     assert 0.2 < finding.cost.value < 0.5
 
 
-@pytest.mark.parametrize("phase", ["forward", "backward", "optimizer"])
-def test_phases_of_the_step(findings: Findings, phase: str) -> None:
-    (finding,) = findings(CAUSE, run(phase, straight(0.003)))
-    assert f"{phase} grew from" in finding.because
+@pytest.mark.parametrize(
+    ("phase", "part"),
+    [
+        ("forward", "the passes of the model"),
+        ("backward", "the passes of the model"),
+        ("optimizer", "the optimizer"),
+    ],
+)
+def test_parts_of_the_step(findings: Findings, phase: str, part: str) -> None:
+    (finding,) = findings(CAUSE, run(phase, straight(0.005)))
+    assert f"{part} grew from" in finding.because
+
+
+def test_what_grows_in_both_passes(findings: Findings) -> None:
+    work = with_more("backward", straight(0.006), with_more("forward", straight(0.003)))
+    (finding,) = findings(CAUSE, steps(work, work, noise=0.02))
+    assert "the passes of the model grew from" in finding.because
 
 
 def test_on_one_rank(findings: Findings) -> None:
