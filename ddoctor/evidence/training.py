@@ -376,6 +376,8 @@ class RankFlags(Part, frozen=True, kw_only=True):
     """Whether no optimizer found a gradient in any of its parameters, in the first steps."""
     never_zeroed: bool = False
     """Whether the gradients of an optimizer's first steps add up, as nothing zeroes them."""
+    zero_gradients: bool = False
+    """Whether the optimizers' first steps found only zeros, although passes had added gradients."""
     given_up: tuple[GivenUp, ...] = ()
     repeat: Repeat | None = None
     remade: bool = False

@@ -270,6 +270,7 @@ def flags(
         graph_parameters=graph.parameters,
         without_gradients=gradients.missing,
         never_zeroed=gradients.never_zeroed,
+        zero_gradients=gradients.all_zero,
         given_up=compilations.given_up() or (),
         repeat=repeats.told(),
         remade=remade.found,

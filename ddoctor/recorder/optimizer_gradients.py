@@ -33,11 +33,17 @@ class _Followed:
     """Since then: whether a pass came to it, and whether any of these found it zeroed."""
     steps: int = 0
     carried: int = 0
+    passed: bool = False
+    """Since the last step: whether a pass came to it, also to zeros."""
+    taken: int = 0
+    empty: int = 0
+    """Steps after a pass, and those of them that found only zeros in all parameters."""
 
     @harmless
     def coming(self, gradient: torch.Tensor) -> None:
         """A pass is about to add to the gradient."""
         held = self.parameter.grad
+        self.passed = True
         if self.left is None or capturing():
             return
         if held is None:
@@ -48,17 +54,20 @@ class _Followed:
             self.fresh = self.fresh or not same
         self.came = True
 
-    def stepped(self) -> None:
+    def stepped(self, optimizer: Optimizer) -> None:
         """The optimizer's step is over."""
         # A capture ends with an error if something is copied to the host.
         if capturing():
             return
+        if self.passed:
+            self.taken += 1
+            self.empty += not any(one.grad.any() for one in _with_gradient(optimizer))
         if self.came:
             self.steps += 1
             self.carried += not self.fresh
         held = self.parameter.grad
         self.left = None if held is None or not held.any() else held.detach().clone()
-        self.came = self.fresh = False
+        self.came = self.fresh = self.passed = False
 
 
 class OptimizerGradients:
@@ -69,6 +78,8 @@ class OptimizerGradients:
         self._looks = 0
         self._found = False
         self._never_zeroed = False
+        self._only_zeros: list[bool] = []
+        """Of each optimizer that was followed."""
 
     @property
     def missing(self) -> bool:
@@ -79,6 +90,14 @@ class OptimizerGradients:
     def never_zeroed(self) -> bool:
         """Whether an optimizer's gradients of all steps add up."""
         return self._never_zeroed
+
+    @property
+    def all_zero(self) -> bool:
+        """Whether optimizers found only zeros in their first steps, where passes had added some.
+
+        One of several may: that of a discriminator whose loss counts later.
+        """
+        return bool(self._only_zeros) and all(self._only_zeros)
 
     def follow(self, optimizer: Optimizer | None = None) -> None:
         """Follow the gradient of its smallest parameter that has one, for some steps."""
@@ -93,9 +112,10 @@ class OptimizerGradients:
 
         @harmless
         def stepped(*args: Any) -> None:
-            followed.stepped()
-            if followed.steps >= FOLLOWED:
-                self._never_zeroed |= followed.carried == followed.steps
+            followed.stepped(optimizer)
+            if max(followed.steps, followed.empty) >= FOLLOWED:
+                self._only_zeros.append(followed.empty == followed.taken)
+                self._never_zeroed |= followed.carried == followed.steps > 0
                 for handle in handles:
                     handle.remove()
 
@@ -121,7 +141,7 @@ def _has_any(optimizer: Optimizer) -> bool:
     return bool(optimizer.state) or numbers <= 1 or any(one.grad is not None for one in every)
 
 
-def _with_gradient(optimizer: Optimizer) -> Iterator[nn.Parameter]:
+def _with_gradient(optimizer: Optimizer) -> Iterator[Any]:
     """Parameters of a plain model: the gradients of a shard come in another way."""
     for one in parameters(optimizer):
         if isinstance(one, nn.Parameter) and one.requires_grad and one.is_leaf:

@@ -105,6 +105,7 @@ def flags(record: Record, source: str) -> RankFlags:
 def test_sound(record: Record, source: str) -> None:
     found = flags(record, source)
     assert (found.without_gradients, found.never_zeroed) == (False, False)
+    assert not found.zero_gradients
 
 
 @pytest.mark.parametrize("often", [1, 2])
@@ -130,6 +131,37 @@ for step in range(20):
 """,
     )
     assert (found.without_gradients, found.never_zeroed) == (True, False)
+
+
+def test_gradients_that_are_zeroed_before_the_step(record: Record) -> None:
+    found = flags(
+        record,
+        """
+for step in range(20):
+    loss().backward()
+    optimizer.zero_grad(set_to_none=False)
+    optimizer.step()
+""",
+    )
+    assert found.zero_gradients
+
+
+def test_one_of_two_optimizers_has_zeros_at_first(record: Record) -> None:
+    found = flags(
+        record,
+        """
+critic = torch.nn.Linear(4, 1)
+second = torch.optim.Adam(critic.parameters())
+for step in range(20):
+    optimizer.zero_grad()
+    loss().backward()
+    optimizer.step()
+    second.zero_grad()
+    (0.0 * critic(torch.randn(3, 4)).sum()).backward()
+    second.step()
+""",
+    )
+    assert not found.zero_gradients
 
 
 def test_gradients_that_come_later(record: Record) -> None:
