@@ -57,7 +57,7 @@ def same_batches(
     synced = synchronised(wrapping, steps, calls)
     for name, loaders in by_name(loading).items():
         loader, compared = loaders[0], compare(seen, name, "indices")
-        if compared is None or not compared.groups or not _worth_sharing(loaders):
+        if compared is None or not compared.groups or not _worth_sharing(loaders, loading):
             continue
         sure = confidence(compared, loaders, synced)
         # Equal indices into different files are different samples, so the batch contents decide.
@@ -162,7 +162,7 @@ def all_of_it_on_every_rank(
         )
         compared = compare(seen, name, "indices") if seen is not None else None
         alike = compared is not None and compared.groups
-        if len(loaders) < 2 or not whole or alike or not _worth_sharing(loaders):
+        if len(loaders) < 2 or not whole or alike or not _worth_sharing(loaders, loading):
             continue
         same = first.data != "" and len({one.data for one in loaders}) == 1
         yield Finding(
@@ -484,11 +484,16 @@ def evaluation_in_the_source(script: Script, seen: DataSeen | None) -> Iterator[
     )
 
 
-def _worth_sharing(loaders: Sequence[Loader]) -> bool:
-    """Whether the datasets have equal lengths, with more than one batch for each rank."""
+def _worth_sharing(loaders: Sequence[Loader], loading: Loading) -> bool:
+    """Whether the datasets have equal lengths, with more than one batch for each rank.
+
+    Where the model gets the batches of another loader, these may serve an evaluation.
+    """
     first = loaders[0]
+    aside = not any(one.reaches for one in loaders) and any(one.reaches for one in loading.loaders)
     return (
-        first.kind == "map"
+        not aside
+        and first.kind == "map"
         and len({one.items for one in loaders}) == 1
         and (first.items or 0) > len(loaders) * (first.batch_size or 1)
     )

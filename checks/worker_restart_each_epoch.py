@@ -28,6 +28,7 @@ from ddoctor.analysis.loader_throughput import (
     of_batches,
 )
 from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
+from ddoctor.evidence.loading import Loader
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -57,8 +58,8 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if loader.batch_seconds else Confidence.LIKELY,
         because=(
-            f"each epoch{of_batches(loader)} at {loader.name} starts {loader.num_workers} "
-            f"workers again: its first batch takes {pause:.3f} s, {worst.restart:.3f} s of it "
+            f"{_each(loader)} starts {loader.num_workers} workers again: its first batch takes "
+            f"{pause:.3f} s, {worst.restart:.3f} s of it "
             f"to start them, {share:.0%} of the total time"
         ),
         evidence=(
@@ -80,6 +81,7 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
         where=throughput.where(late),
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
+            *_one_iterator(loader),
             Fix.python(
                 summary="keep the workers alive between epochs (persistent_workers)",
                 paste=words.of_loader(loader.name, {"persistent_workers": True}),
@@ -89,6 +91,32 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
             ),
         ),
     )
+
+
+def _each(loader: Loader) -> str:
+    if _is_begun_for_each_batch(loader):
+        return f"next(iter(…)) for each batch of {loader.name}"
+    return f"each epoch{of_batches(loader)} at {loader.name}"
+
+
+def _is_begun_for_each_batch(loader: Loader) -> bool:
+    return len(loader.first_batches) == len(loader.wait_seconds) > 0
+
+
+def _one_iterator(loader: Loader) -> Iterator[Fix]:
+    if _is_begun_for_each_batch(loader):
+        yield Fix.python(
+            summary="make the iterator once, and take each batch from it",
+            paste=(
+                f"batches = iter(loader)  # the loader of {loader.name}, before the loop\n"
+                "for step in range(steps):\n"
+                "    batch = next(batches, None)\n"
+                "    if batch is None:\n"
+                "        batches = iter(loader)\n"
+                "        batch = next(batches)"
+            ),
+            caution="next(iter(loader)) starts the workers and shuffles again for each batch",
+        )
 
 
 def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:

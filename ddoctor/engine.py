@@ -25,6 +25,7 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.printed_pace import PrintedPace
 from ddoctor.evidence.probes import ProbeRuns
+from ddoctor.evidence.run_history import RunHistory
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Absent, Evidence, Known, Section
 from ddoctor.evidence.steps import Lines, Steps
@@ -83,9 +84,9 @@ def examine(evidence: Evidence, command: Command) -> Report:
         way.check
         for check in checks
         for way in check.ways
-        # Nobody misses what is left of another run, or a script that was not given.
+        # Nobody misses what is left of another run, a script that was not given, or a whole run.
         if not any(
-            need.section.commands[0] == "diagnose" or need.section is Script
+            need.section.commands[0] == "diagnose" or need.section in (Script, RunHistory)
             for need in way.needs.values()
             if not need.optional
         )

@@ -153,7 +153,10 @@ def first_batch(loader: Loader) -> float:
 
 def edge(loader: Loader) -> float:
     """Seconds that the first batch of an epoch takes longer than other batches."""
-    usual = median(loader.wait_seconds) if loader.wait_seconds else 0.0
+    first = set(loader.first_batches)
+    others = [one for number, one in enumerate(loader.wait_seconds) if number not in first]
+    # Where each batch is the first one of an epoch, none shows what is usual.
+    usual = median(others) if others else 0.0
     return max(0.0, first_batch(loader) - usual)
 
 

@@ -48,6 +48,8 @@ class Loader(Part, frozen=True, kw_only=True):
     """Whether set_epoch had a new number for the second epoch; None: no such epoch or sampler."""
     replicas: int | None = None
     """Number of parts into which the sampler splits the dataset; None: it does not split."""
+    reaches: bool = False
+    """Whether the model got a batch of it unchanged, in its first calls for training."""
     data: str = ""
     """Fingerprint of the fields of the dataset; empty: they do not show what it holds."""
 

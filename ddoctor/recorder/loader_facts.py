@@ -40,10 +40,14 @@ class Preparing:
         self._before: Given | None = None
         """Those of the batch before: a loop may take batches one ahead, as accelerate does."""
         self._rest = 0.0
+        self.reached = False
+        """Whether the model got one of its batches unchanged, in the first calls."""
 
     def taken(self, timeline: Timeline, tensors: Sequence[torch.Tensor] | None) -> None:
         """A batch came; ``tensors``: all that it holds, None: it is not looked into."""
         self._held = self._held[1], tensors or ()
+        if self not in timeline.feeding:
+            timeline.feeding.append(self)
         self._before = _given(self._held[0])
         if timeline.phase != REST or (tensors is None and not self.changes):
             return
@@ -60,6 +64,13 @@ class Preparing:
                 _came_from(batch, one) for batch in batches for one in tensors
             )
         self._note(timeline)
+
+    def reach(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The model gets these for training, of whichever loader."""
+        batches = [given for held in self._held if held and (given := _given(held)) is not None]
+        self.reached = self.reached or any(
+            _came_from(batch, one) for batch in batches for one in tensors
+        )
 
     def used(self, timeline: Timeline) -> None:
         """The model is called without training, say to generate: what follows may need its answer,
@@ -188,6 +199,7 @@ def _loader(settings: Loader, seen: Seen) -> Loader:
     return replace(
         settings,
         data=seen.data,
+        reaches=seen.preparing.reached,
         fetched=int(totals["fetched"]),
         fetch_seconds=totals["fetch_seconds"],
         fetch_cpu_seconds=totals["fetch_cpu_seconds"],

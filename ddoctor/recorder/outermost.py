@@ -242,6 +242,8 @@ class Outermost:
         if not self.inputs and (user := places.caller(sys._getframe())) is not None:
             self.calls = user_calls.calls(user)
         self.inputs.append(of_tensors(tensors) or "")
+        for loader in self._timeline.feeding:
+            loader.reach(tensors)
         self.random = self.random and bool(random_numbers(tensors))
 
 

@@ -75,6 +75,8 @@ class Timeline:
         """The data type of the last entry into autocast."""
         self.preparing: Preparing | None = None
         """Of the loader whose batch is on its way to the model; None: it has arrived."""
+        self.feeding: list[Preparing] = []
+        """Of all loaders that gave batches to the training."""
         self.meetings = 0
         self.batches = 0
         """Batches that DataLoaders gave to the training."""

@@ -307,3 +307,13 @@ def test_two_ranks_of_four_draw_the_same(findings: Findings) -> None:
 def test_quiet_about_inputs(findings: Findings, section: DataSeen, kind: str, fed: Loading) -> None:
     ran = steps(*[USUAL] * max(2, len(section.inputs)))
     assert findings(CAUSE, section, fed, wrapped(kind), ran) == ()
+
+
+def test_quiet_about_a_look_at_the_validation(findings: Findings) -> None:
+    """The model gets the batches of another loader, and none of this one."""
+    same = seen(0, 0, 0, 0)
+    training = loading(name="train.py:30", replicas=4, reaches=True).loaders
+    assert findings(CAUSE, same, loading(), wrapped())
+    assert findings(CAUSE, same, loading(reaches=True), wrapped())
+    aside = msgspec.structs.replace(loading(), loaders=(*loading().loaders, *training))
+    assert findings(CAUSE, same, aside, wrapped()) == ()

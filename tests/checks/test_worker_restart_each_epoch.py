@@ -77,6 +77,24 @@ def test_short_epochs_pay_for_their_workers(findings: Findings) -> None:
     assert "2 GiB per rank" in fix.caution
 
 
+def test_an_iterator_for_each_batch(findings: Findings) -> None:
+    """``next(iter(loader))`` in the loop: all batches are first ones."""
+    each = loader(
+        batch=0.005,
+        wait_seconds=(0.05,) * COUNT,
+        first_batches=tuple(range(COUNT)),
+        starts=(0.04,) * COUNT,
+        first_waits=(0.05,) * COUNT,
+        epoch_batches=(),
+    )
+    waits = Phase(name="loader", seconds=(0.09,) * COUNT)
+    forward = Phase(name="forward", seconds=(0.1,) * COUNT)
+    rank = RankSteps(place=RankPlace(rank=0, host="node-0", device="cpu"), phases=(waits, forward))
+    (finding,) = findings(CAUSE, Steps(warm_up=5, ranks=(rank,)), loading(each))
+    assert "next(iter(…)) for each batch of train.py:42 starts 4 workers again" in finding.because
+    assert "batches = iter(loader)" in finding.fixes[0].paste
+
+
 def short_epochs(length: int, edge: float, **more: object) -> tuple[Steps, Loading]:
     """Epochs of so few steps, each of which begins with such a wait."""
     waits = tuple(edge if step % length == 0 else 0.001 for step in range(COUNT))

@@ -98,3 +98,38 @@ def test_an_evaluation_now_and_then_leaves_the_batch_its_way(record: Record) -> 
     )
     (known,) = record(source).known.loaders
     assert known.preparing == ()
+
+
+BESIDE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+model = torch.nn.Linear(8, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.randn(64, 8))
+other = DataLoader(TensorDataset(torch.randn(64, 8)), batch_size=4)
+for step, (inputs,) in enumerate(DataLoader(data, batch_size=4)):
+    (looked_at,) = next(iter(other))
+    TRAINED
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("trained", "reach"),
+    [
+        ("loss = model(inputs).sum()", [True, False]),
+        ("loss = model(inputs).sum() + model(looked_at).sum()", [True, True]),
+        ("loss = model(looked_at[:2]).sum()", [False, True]),
+        # Of new tensors, nobody knows.
+        ("loss = model(torch.cat([inputs, looked_at])).sum()", [False, False]),
+    ],
+)
+def test_loaders_whose_batches_come_to_the_model(
+    record: Record, trained: str, reach: list[bool]
+) -> None:
+    ran = record(BESIDE.replace("TRAINED", trained))
+    assert ran.exit_code == 0, ran.stderr
+    by_line = sorted(ran.known.loaders, key=lambda one: one.loader.name, reverse=True)
+    assert [one.loader.reaches for one in by_line] == reach
