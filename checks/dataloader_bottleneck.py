@@ -26,8 +26,10 @@ from ddoctor.analysis import (
     live_cost,
     live_data_starvation,
     loop_work,
+    opened_again,
     own_loader,
     printed_times,
+    slow_samplers,
 )
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.live_ranks import subject
@@ -37,6 +39,7 @@ from ddoctor.analysis.loader_throughput import (
     Feed,
     LoaderThroughput,
     first_batch,
+    hot_line,
     of_batches,
     sampled_at,
 )
@@ -123,6 +126,9 @@ def too_slow_for_the_step(
     if not late or (late[0].mostly_collate and not late[0].ample):
         return
     worst = late[0]
+    if slow_samplers.takes_most(worst):
+        yield slow_samplers.finding(worst, throughput.where(late), lines)
+        return
     advice = advise(worst, throughput.feeds, curve, use)
     others = [feed for feed in throughput.feeds if feed not in late]
     sure = Confidence.CERTAIN if worst.loader.batch_seconds else Confidence.LIKELY
@@ -139,6 +145,7 @@ def too_slow_for_the_step(
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
         fixes=(
             *([DISPATCHED[words.framework]] if dispatched else []),
+            *opened_again.kept_open(hot_line(worst, lines)),
             *_fixes(worst, late, advice, words),
         ),
     )

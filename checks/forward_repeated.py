@@ -6,7 +6,11 @@ backwards. Some methods want two passes that dropout makes differ (SimCSE, R-Dro
 
 Symptoms: the step takes longer and more memory than the model explains.
 
-To fix it, return what is needed from the first pass, say the hidden states, and use it twice.
+A parametrization, such as ``weight_norm`` or ``orthogonal``, computes its weight at each use: in a
+loop over time, once for each time step.
+
+To fix it, return what is needed from the first pass, say the hidden states, and use it twice. For a
+parametrization, use ``torch.nn.utils.parametrize.cached()``.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections.abc import Iterator
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.stragglers import enough
 from ddoctor.evidence.steps import Steps
-from ddoctor.evidence.training import RankUse
+from ddoctor.evidence.training import RankUse, Repeat
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity
 
 EXPLAINS = ("scaling-efficiency-low", "compute-bound")
@@ -32,6 +36,9 @@ def found(steps: Steps, use: RankUse) -> Iterator[Finding]:
     one = min(filter(None, repeats), key=lambda repeat: repeat.seconds, default=None)
     share = min(1.0, WITH_BACKWARD * one.seconds / steps.step) if one is not None else 0.0
     if one is None or share < live_cost.TOLD:
+        return
+    if one.weights:
+        yield _of_weights(one, share)
         return
     wanted = "; if dropout shall make them differ, that is right" if one.random else ""
     yield Finding(
@@ -50,6 +57,32 @@ def found(steps: Steps, use: RankUse) -> Iterator[Finding]:
                     "outputs = model(**batch, output_hidden_states=True)\n"
                     "pooled = outputs.hidden_states[-1].mean(1)  # not model.encoder(...) again"
                 ),
+                expected_gain=f"up to {share:.0%} of the step",
+            ),
+        ),
+    )
+
+
+def _of_weights(one: Repeat, share: float) -> Finding:
+    return Finding(
+        severity=live_cost.severity(share),
+        confidence=Confidence.LIKELY,
+        title="A weight that a parametrization computes is computed again at each use in a step",
+        because=(
+            f"a parametrization computes the same weight {one.weights + 1} times in each step"
+            f"{endings.at(one.line)}{endings.quoted(one.line)}: {1000 * one.seconds:.3g} ms "
+            f"forwards and at least as long backwards, {share:.0%} of the step"
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="compute it once in each forward pass",
+                paste=(
+                    "from torch.nn.utils import parametrize\n\n"
+                    "with parametrize.cached():  # around the forward pass\n"
+                    "    outputs = model(inputs)"
+                ),
+                caution="not across an optimizer's step: the weight changes there",
                 expected_gain=f"up to {share:.0%} of the step",
             ),
         ),

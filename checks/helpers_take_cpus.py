@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from math import ceil
 
-from ddoctor.analysis import endings, interpreter_lock, live_cost, polling
+from ddoctor.analysis import endings, interpreter_lock, live_cost, opened_again, polling
 from ddoctor.analysis.cpu_contention import TAKEN, held_up, median_wait, workers_busy
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_workers import computed_once
@@ -96,14 +96,15 @@ def _found(
         if of_workers >= of_threads:
             at = f", mostly{_at(made)}" if made is not None else ""
             what = f"their DataLoader workers use {of_workers:.2g} CPUs a rank{at}"
-            fixes = [_for_workers(dataset or "the dataset")]
+            fixes = [*opened_again.kept_open(made), _for_workers(dataset or "the dataset")]
+            avoidable = opened_again.opens(made)
         else:
             what = f"another thread of each uses {of_threads:.2g} CPUs{_at(busiest)}"
             fixes = [*polling.sleeping(busiest)] if busiest is not None else []
-        asks = of_threads > of_workers and bool(fixes)
+            avoidable = bool(fixes)
         yield Finding(
             # Expensive items may be needed; to ask for something all the time never is.
-            severity=live_cost.severity(waited) if asks else Severity.NOTE,
+            severity=live_cost.severity(waited) if avoidable else Severity.NOTE,
             confidence=Confidence.LIKELY,
             because=f"the main threads on {host} wait for a CPU for {waited:.0%} of the time, "
             f"while {what}",

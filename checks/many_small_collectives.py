@@ -22,6 +22,7 @@ from ddoctor.analysis import called_lines, endings, live_collectives, live_cost
 from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, enough
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapping
@@ -52,7 +53,7 @@ def of_the_script(
     if counted < ENOUGH_STEPS or not steps.step:
         return
     lines = called_lines.on_all_ranks(
-        collective_calls, lambda one: one.bytes < SMALL_BYTES * one.calls
+        collective_calls, lambda one: one.bytes < SMALL_BYTES * one.calls, also_by_libraries=True
     )
     calls, seconds = sum(one.calls for one in lines), sum(one.seconds for one in lines)
     share = seconds / counted / steps.step
@@ -140,6 +141,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         evidence=shares("in these collectives", found.shares),
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
+            *_unsynced(found.line),
             *((_flat(f"at {at}"),) if found.operation == "all_reduce" else ()),
             _SELDOM,
         ),
@@ -161,7 +163,25 @@ def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:
         )
     if line.operation == "all_reduce":
         yield _flat(f"at {line.place}")
+    if line.operation.startswith("all_gather") and not line.of_user:
+        yield Fix.python(
+            summary=f"work on the shards: no rank needs whole parameters at {line.place}",
+            paste=(
+                "shards = [p.to_local() for p in model.parameters()]  # not p.full_tensor()\n"
+                "torch._foreach_lerp_(averages, shards, 0.001)  # averages of shards"
+            ),
+            caution="gather the whole tensors where they are saved",
+        )
     yield _SELDOM
+
+
+def _unsynced(line: Frame) -> Iterator[Fix]:
+    if "sync_dist=True" in line.text:
+        yield Fix.python(
+            summary="log without sync_dist what is equal on all ranks, such as norms of gradients",
+            paste="if self.global_step % 50 == 0:\n    self.log(name, value)",
+            caution="Lightning exchanges each value, with a barrier before",
+        )
 
 
 def _flat(where: str) -> Fix:

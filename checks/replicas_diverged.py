@@ -31,6 +31,7 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 # hardware change far less than the rounding of single precision, 6e-8 (IEEE 754). Differences of
 # opposite sign cancel in a sum, so a larger limit would miss real ones.
 DIFFERENT = 1e-6
+MOST_NAMED = 3
 
 
 def at_the_end(
@@ -116,6 +117,46 @@ def at_the_end(
             where=Where(ranks=tuple(apart) if alone else ()),
             fixes=(_CALL if wrapped or past else _WRAP, _BROADCAST),
         )
+
+
+def buffers_apart(wrapping: Wrapping, run: TrainingRun) -> Iterator[Finding]:
+    """Statistics that a model keeps in buffers, and updates from each rank's own batches."""
+    if len({one.steps for one in run.ranks}) != 1 or any(one.fell for one in run.ranks):
+        return
+    for models in wrapping.by_name(lambda one: one.kind == "ddp" and not one.broadcast_buffers):
+        if len(models) < 2 or len(models) < len(run.ranks):
+            continue
+        apart = []
+        for rows in zip(*(one.buffer_sums for one in models), strict=False):
+            alike = len({(row.name, row.elements) for row in rows}) == 1
+            scale = max(row.magnitude for row in rows) or 1.0
+            spread = max(row.sum for row in rows) - min(row.sum for row in rows)
+            if alike and spread > DIFFERENT * scale:
+                apart.append(rows[0].name.removeprefix("module."))
+        if apart:
+            more = f" and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.POSSIBLE,
+                title="Buffers of the model differ between ranks; a checkpoint holds those of one",
+                because=(
+                    f"buffers of {models[0].name} differ between ranks: "
+                    f"{', '.join(apart[:MOST_NAMED])}{more}; each rank updates them from its own "
+                    "batches, and DDP has broadcast_buffers=False: correct only if no rank needs "
+                    "those of the others"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="update them from the sums over all ranks",
+                        paste=(
+                            "torch.distributed.all_reduce(counts)  # of this batch, on each rank\n"
+                            "torch.distributed.all_reduce(sums)\n"
+                            "self.average.lerp_(sums / counts.clamp(min=1), 0.01)"
+                        ),
+                        caution="what is drawn at random, as new entries, is broadcast from rank 0",
+                    ),
+                ),
+            )
 
 
 def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:

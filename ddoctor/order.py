@@ -79,7 +79,8 @@ def confirmed(results: Sequence[Result], of_source: Collection[str]) -> tuple[Re
     """The results, each cause that was measured once: what the source says of it confirms it.
 
     ``of_source``: the checks that only read. Two kinds of evidence that agree make it certain. In
-    a run that failed, what could have been measured and was not is only possible.
+    a run that failed, what could have been measured and was not is only possible. A note of what
+    was measured, and not found, is left out.
     """
     expected: dict[str, Confidence] = {}
     for result in results:
@@ -109,6 +110,9 @@ def confirmed(results: Sequence[Result], of_source: Collection[str]) -> tuple[Re
         for finding in result.findings:
             if result.check in of_source:
                 if finding.cause not in measured:
+                    # What could cost something, and was seen to cost nothing.
+                    if finding.severity is Severity.NOTE and finding.cause in measurable:
+                        continue
                     refuted = failed and finding.cause in measurable
                     yield replace(finding, confidence=Confidence.POSSIBLE) if refuted else finding
             elif min(finding.confidence, expected.get(finding.cause, Confidence.POSSIBLE)) > (

@@ -162,3 +162,22 @@ def test_what_a_failed_run_did_not_show_does_not_explain_its_failure(
     )
     (finding,) = confirmed(results, {"a (read)"})[0].findings
     assert finding.confidence is then
+
+
+@pytest.mark.parametrize(
+    ("severity", "check", "skipped", "told"),
+    [
+        (Severity.NOTE, "a (in a live run)", None, False),
+        (Severity.WARNING, "a (in a live run)", None, True),
+        (Severity.NOTE, "a (in a live run)", "no samples", True),
+        (Severity.NOTE, "c (in a live run)", None, True),
+    ],
+)
+def test_a_note_of_what_was_seen_to_cost_nothing_is_left_out(
+    severity: Severity, check: str, skipped: str | None, told: bool
+) -> None:
+    results = (
+        Result(check="a (read)", findings=(a_finding("a", severity),)),
+        Result(check=check, skipped=skipped),
+    )
+    assert bool(confirmed(results, {"a (read)"})[0].findings) is told

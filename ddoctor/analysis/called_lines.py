@@ -13,14 +13,23 @@ OBJECTS = frozenset(
 """They pickle what they send, and send its size first. No gradients travel so."""
 
 
-def on_all_ranks(called: CollectiveCalls, wanted: Callable[[Calls], bool]) -> list[Calls]:
+LOOP = "rest"
+"""The phase outside of the passes, where the loop's own calls of libraries are."""
+
+
+def on_all_ranks(
+    called: CollectiveCalls, wanted: Callable[[Calls], bool], *, also_by_libraries: bool = False
+) -> list[Calls]:
     """Of each such line of the user's, its calls on one rank; the line that takes longest first.
 
-    The rank that arrives last does not wait for others: the least time of all ranks is the cost.
+    ``also_by_libraries``: also those that a library makes for a line of the loop, outside of the
+    passes. The rank that arrives last does not wait for others: the least time of all ranks is the
+    cost.
     """
     by_line: dict[tuple[str, str], list[Calls]] = defaultdict(list)
     for one in called.calls:
-        if one.of_user and one.calls and wanted(one):
+        asked = one.of_user or (also_by_libraries and one.within == LOOP)
+        if asked and one.calls and wanted(one):
             by_line[one.operation, one.place].append(one)
     everywhere = len({one.rank for one in called.calls})
     lines = [

@@ -10,8 +10,9 @@ from statistics import fmean, median
 
 from ddoctor.analysis import stretches
 from ddoctor.analysis.derived import Derived
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import Loader, Loading
-from ddoctor.evidence.steps import Lines, RankSteps, Steps
+from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
 from ddoctor.models import Observation, Where
 
 # Published detectors of slow ranks that require both went from one false alarm in four to none.
@@ -229,22 +230,37 @@ def _without_loader(rank: RankSteps) -> float:
     return median(own - wait for own, wait in zip(rank.local, loader, strict=True))
 
 
+def hot_line(feed: Feed, lines: Lines | None) -> Frame | None:
+    """The most frequent line of ``sampled_at``; None: there are no samples."""
+    functions = _functions(feed, lines)
+    most = max(functions, key=lambda one: functions[one], default=None)
+    met = _met(feed, lines)
+    return next((line.frame for line in met if (line.file, line.function) == most), None)
+
+
+def _met(feed: Feed, lines: Lines | None) -> Sequence[HotLine]:
+    if not feed.loader.num_workers and lines is not None:
+        return lines.of(feed.rank, "loader")
+    return feed.loader.lines
+
+
+def _functions(feed: Feed, lines: Lines | None) -> Counter[tuple[str, str]]:
+    functions: Counter[tuple[str, str]] = Counter()
+    for line in _met(feed, lines):
+        functions[line.file, line.function] += line.samples
+    return functions
+
+
 def sampled_at(feed: Feed, lines: Lines | None) -> Iterator[Observation]:
     """The function in which the workers of a loader, or the main thread in it, are most often.
 
     And its most frequent line. Single lines may be met too often: a thread that samples runs when
     the other one lets go of the interpreter.
     """
-    met = feed.loader.lines
-    if not feed.loader.num_workers and lines is not None:
-        met = lines.of(feed.rank, "loader")
-    functions: Counter[tuple[str, str]] = Counter()
-    for line in met:
-        functions[line.file, line.function] += line.samples
-    if not functions:
+    functions, hot = _functions(feed, lines), hot_line(feed, lines)
+    if hot is None:
         return
-    (most, samples), *_ = functions.most_common()
-    hot = next(line for line in met if (line.file, line.function) == most)
+    samples = max(functions.values())
     who = "of the workers" if feed.loader.num_workers else "in the loader"
     yield Observation(
         name="sampled most often at",

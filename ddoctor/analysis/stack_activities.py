@@ -97,7 +97,8 @@ def _within_closure(stack: tuple[Frame, ...], depth: int) -> int:
     """Return where the work of a closure begins that an optimizer calls; 0: it calls none.
 
     By its name in torch.optim, which Lightning keeps (core/optimizer.py, optimization/closure.py).
+    Its ``_wrap_closure`` and ``_after_closure`` call hooks (plugins/precision/precision.py).
     """
     places = range(len(stack) - 1, depth, -1)
-    names = (place for place in places if stack[place].bare == CLOSURE)
+    names = (place for place in places if CLOSURE in stack[place].bare)
     return next((place + 1 for place in names if place + 1 < len(stack)), 0)

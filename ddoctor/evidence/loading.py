@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+import msgspec
+
 from ddoctor.evidence.frames import Origin
 from ddoctor.evidence.section import Count, Part, RunSection, of_one_length
 from ddoctor.evidence.steps import HotLine
@@ -48,10 +50,15 @@ class Loader(Part, frozen=True, kw_only=True):
     """Whether set_epoch had a new number for the second epoch; None: no such epoch or sampler."""
     replicas: int | None = None
     """Number of parts into which the sampler splits the dataset; None: it does not split."""
+    sampler_seconds: float = 0.0
+    """Median time for the indices of a batch, which the training process draws."""
     reaches: bool = False
     """Whether the model got a batch of it unchanged, in its first calls for training."""
     data: str = ""
     """Fingerprint of the fields of the dataset; empty: they do not show what it holds."""
+    fields: dict[str, tuple[int, int]] = msgspec.field(default_factory=dict)
+    """Of the dataset's fields with a text or a whole number for each item: their fingerprints, in
+    order and in any order."""
 
     fetched: int = 0
     """Items that were fetched and timed, in workers or in the main process."""

@@ -321,7 +321,9 @@ class Repeat(Part, frozen=True, kw_only=True):
     random: bool
     """Whether the results differ, as dropout makes them."""
     seconds: float
-    """What the second time takes in a step, forwards."""
+    """What all but the first time take in a step, forwards."""
+    weights: int = 0
+    """How often a parametrization computes its weight again; 0: they are layers with an input."""
 
 
 class EvaluationMode(Part, frozen=True, kw_only=True):

@@ -8,6 +8,18 @@ from typing import Literal
 from ddoctor.evidence.section import Part, RunSection
 
 
+class BufferSum(Part, frozen=True, kw_only=True):
+    """What a buffer of a model holds, at the end of the run."""
+
+    signed = frozenset({"sum"})
+
+    name: str
+    elements: int
+    sum: float
+    magnitude: float
+    """Sum of the magnitudes, the scale of differences."""
+
+
 class Wrapper(Part, frozen=True, kw_only=True):
     """One parallel wrapper (or bare model) on one rank."""
 
@@ -47,6 +59,8 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """Checksums of the parameters in order, at the end of the run; empty for FSDP."""
     checksum_scale: tuple[float, ...] = ()
     """Sums of the parameters' magnitudes, the scale of differences."""
+    buffer_sums: tuple[BufferSum, ...] = ()
+    """Of floating buffers that checkpoints hold, but for those of norms; empty for FSDP."""
     untrained: tuple[str, ...] = ()
     """Parameters that get gradients and that no optimizer has; unless FSDP shards the model."""
     spoiled: bool = False

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import psutil
 
+import ddoctor
 from ddoctor import blocks, loop_exits, origins
 from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.opening import without_waiting
@@ -27,6 +28,8 @@ HANDLE, NEAR_LINES = re.compile(r"(\w+)\.wait\("), 30
 CALL = re.compile(r"(?:i(?=send|recv))?(\w+)\(")
 BEGINS = re.compile(rf"\b{CALL.pattern}.*\)\.wait\(")
 # Code that is not the user's.
+OWN = f"{Path(ddoctor.__file__).parent}{os.sep}"
+"""`ddoctor run` is on the stacks of the ranks that it starts, from a checkout as well."""
 LIBRARY = re.compile(r"^<|/(site|dist)-packages/|/lib(64)?/python\d+\.\d+/|\.zip/")
 
 
@@ -51,7 +54,7 @@ class Source:
 
     def frame(self, file: str, line: int, function: str) -> Frame:
         """Return a frame, with the line's text if it is the user's code."""
-        of_user = LIBRARY.search(file) is None
+        of_user = LIBRARY.search(file) is None and not file.startswith(OWN)
         text = self.text(file, line) if of_user else ""
         return Frame(file=file, line=line, function=function, text=text, of_user=of_user)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
+from itertools import islice
 from math import isfinite
 from statistics import median
 from typing import Any, NamedTuple
@@ -12,14 +13,14 @@ from typing import Any, NamedTuple
 import torch
 from msgspec.structs import replace
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.parallel import DistributedDataParallel
 
 from ddoctor.evidence.loading import FirstInputs
 from ddoctor.evidence.steps import Growth
 from ddoctor.evidence.training import RankFlags
-from ddoctor.evidence.wrapping import Wrapper
+from ddoctor.evidence.wrapping import BufferSum, Wrapper
 from ddoctor.recorder import compilations, user_calls
 from ddoctor.recorder.graph import Graph
 from ddoctor.recorder.harmless import harmless
@@ -35,6 +36,7 @@ FSDP = {"FSDPModule": "fsdp2", "FullyShardedDataParallel": "fsdp1"}
 SHARDING = {"FULL_SHARD": "all", "SHARD_GRAD_OP": "gradients", "HYBRID_SHARD": "within-hosts"}
 """FSDP1's names of the sharding strategies."""
 CHECKSUM_BINS = 8
+MOST_BUFFERS = 64
 MOST_DEPTH = 20_000
 MIB = 2**20
 
@@ -47,6 +49,7 @@ class Checksum(NamedTuple):
     """Sums of their magnitudes."""
     spoiled: bool = False
     """Whether trained ones are NaN."""
+    buffers: tuple[BufferSum, ...] = ()
 
 
 def wrappers(
@@ -109,6 +112,7 @@ def _wrapper(
         checksum=checksum.sums,
         checksum_scale=checksum.scales,
         spoiled=checksum.spoiled,
+        buffer_sums=checksum.buffers,
         find_unused_parameters=getattr(ddp, "find_unused_parameters", None),
         static_graph=getattr(ddp, "static_graph", None),
         broadcast_buffers=getattr(ddp, "broadcast_buffers", None),
@@ -209,8 +213,25 @@ def _checksum(model: nn.Module) -> Checksum:
             sums[number % CHECKSUM_BINS] += float(values.sum())
             scales[number % CHECKSUM_BINS] += float(values.abs().sum())
     # Weights that are no numbers any more can be compared with nothing.
-    finite = isfinite(sum(scales))
-    return Checksum(tuple(sums), tuple(scales), spoiled) if finite else Checksum(spoiled=spoiled)
+    if not isfinite(sum(scales)):
+        return Checksum(spoiled=spoiled)
+    buffers = tuple(islice(_buffers(model), MOST_BUFFERS))
+    return Checksum(tuple(sums), tuple(scales), spoiled, buffers)
+
+
+def _buffers(model: nn.Module) -> Iterator[BufferSum]:
+    """Statistics of a norm differ between ranks, and may."""
+    for prefix, module in model.named_modules():
+        for name, one in module._buffers.items():
+            kept = one is not None and name not in module._non_persistent_buffers_set
+            if kept and one.is_floating_point() and not isinstance(module, _NormBase):
+                values = one.detach().double()
+                yield BufferSum(
+                    name=f"{prefix}.{name}".lstrip("."),
+                    elements=values.numel(),
+                    sum=float(values.sum()),
+                    magnitude=float(values.abs().sum()),
+                )
 
 
 def _spoiled(parameter: Any) -> bool:

@@ -28,6 +28,9 @@ PLAIN = (str, bytes, int, float, complex, bool, type(None), os.PathLike, slice, 
 NAMED = (type, FunctionType, BuiltinFunctionType, MethodType, torch.dtype, torch.device)
 # What changes items, and holds none.
 OF_NO_DATA = (nn.Module, torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+HOLDERS = (list, tuple, np.ndarray, torch.Tensor)
+MOST_ITEMS = 200_000
+"""Of a dataset whose fields are compared: they take a tenth of a second."""
 # In standard errors: beyond, values are not what is expected.
 FAR = 4.0
 FEWEST_VALUES = 64
@@ -85,6 +88,40 @@ def of_dataset(dataset: Any) -> str:
     for part in islice(_parts(dataset, DEEPEST), MOST_FIELDS):
         number = crc32(part.encode(errors="replace"), number)
     return f"{number:08x}"
+
+
+@harmless
+def of_items(dataset: Any) -> dict[str, tuple[int, int]]:
+    """Two fingerprints of each field with a text or a whole number for each item, by its name.
+
+    The second one is the same in any order. Fields of a dataset within it count as well, such as
+    the one of a ``Subset``.
+    """
+    found = {}
+    holders: tuple[tuple[Any, str], ...] = (
+        (dataset, ""),
+        (getattr(dataset, "dataset", None), "dataset."),
+    )
+    for holder, prefix in holders:
+        fields = getattr(holder, "__dict__", {})
+        count = len(holder) if fields else 0
+        for name, value in islice(fields.items(), PRINTED_ITEMS):
+            if isinstance(value, HOLDERS) and 1 < len(value) == count <= MOST_ITEMS:
+                items = _plain_items(value)
+                if items is not None:
+                    prints = [crc32(repr(one).encode(errors="replace")) for one in items]
+                    found[f"{prefix}{name}"] = crc32(str(prints).encode()), sum(prints)
+    return found
+
+
+def _plain_items(value: Any) -> Sequence[Any] | None:
+    """None where they are no texts and no whole numbers."""
+    if isinstance(value, torch.Tensor):
+        whole = value.dim() == 1 and value.device.type == "cpu" and not value.is_floating_point()
+        return value.tolist() if whole else None
+    if isinstance(value, np.ndarray):
+        return value.tolist() if value.ndim == 1 and value.dtype.kind in "iuUS" else None
+    return value if all(isinstance(one, str | int | os.PathLike) for one in value) else None
 
 
 def _parts(value: Any, depth: int) -> Iterator[str]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import median
 from time import perf_counter
 from typing import Any, Literal, TypeAlias
 
@@ -120,13 +121,16 @@ class Seen:
         self.settings: Loader | None = None
         """Its settings; None: no epoch has begun."""
         self.data = ""
-        """As in the evidence's Loader."""
+        self.fields: Mapping[str, tuple[int, int]] = {}
+        """As in the evidence's Loader, both."""
         self.sources: Sequence[str] = ()
         """The random number generators of its dataset."""
         self.made: Callable[[], object] = lambda: None
         """The loader itself while the script holds it."""
         self.waits: deque[tuple[int, float, bool]] = deque(maxlen=MOST_BATCHES)
         """As in LoaderFacts."""
+        self.drawing: deque[float] = deque(maxlen=MOST_BATCHES)
+        """Seconds of the sampler for the indices of each batch."""
         self.preparing = Preparing()
         self.epochs: list[Epoch] = []
         self.slots: list[workers.Slots] = []
@@ -199,7 +203,9 @@ def _loader(settings: Loader, seen: Seen) -> Loader:
     return replace(
         settings,
         data=seen.data,
+        fields=dict(seen.fields),
         reaches=seen.preparing.reached,
+        sampler_seconds=median(seen.drawing) if seen.drawing else 0.0,
         fetched=int(totals["fetched"]),
         fetch_seconds=totals["fetch_seconds"],
         fetch_cpu_seconds=totals["fetch_cpu_seconds"],

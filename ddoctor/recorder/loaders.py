@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, MutableMapping
 from threading import get_ident
+from time import perf_counter
 from types import FrameType
 from typing import Any
 from weakref import ref
@@ -16,7 +17,7 @@ from torch.utils.data import dataloader as module
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ddoctor.recorder import places, trial, workers
-from ddoctor.recorder.fingerprints import PRINTED_VALUES, of_dataset, of_tensors
+from ddoctor.recorder.fingerprints import PRINTED_VALUES, of_dataset, of_items, of_tensors
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.loader_facts import MOST_EPOCHS, Epoch, Seen, described, distributed
 from ddoctor.recorder.padding import padding
@@ -155,8 +156,11 @@ class Loaders:
 
         @replaces(base, "_next_index")
         def next_index(this: Any) -> Any:
+            began = perf_counter()
             found = index(this)
             known = getattr(this, OWN, None)
+            if known is not None:
+                known[1].drawing.append(perf_counter() - began)
             if known is not None and len(known[1].epochs[-1].prints["indices"]) < FIRST_BATCHES:
                 _note_index(known[1], found)
             return found
@@ -174,6 +178,7 @@ class Loaders:
             self.begun.append(seen)
         seen.settings, seen.made = settings, ref(loader)
         seen.data = of_dataset(loader.dataset) or ""
+        seen.fields = of_items(loader.dataset) or {}
         seen.sources = workers.sources(loader.dataset)
         self.seen[loader] = seen
         return seen

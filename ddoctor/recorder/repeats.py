@@ -19,6 +19,7 @@ from torch.nn.modules.module import (
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
+from torch.nn.utils.parametrize import ParametrizationList
 
 from ddoctor.evidence.training import Repeat
 from ddoctor.recorder import places, script, user_calls
@@ -45,6 +46,8 @@ class _Call:
     """The tensors that it gets, with their versions."""
     calls: Calls
     """The user's calls that led there."""
+    alone: bool
+    """Whether it is a parametrization: its tensors are its parameters."""
     drops: bool
     """Whether dropout works in this process's modules so far."""
     first: int | None = None
@@ -119,9 +122,13 @@ class Repeats:
         if not (module.training and torch.is_grad_enabled()) or len(self._calls) >= MOST_CALLS:
             return
         tensors = [one for one in inputs if isinstance(one, Tensor)]
+        alone = isinstance(module, ParametrizationList)
+        if alone:
+            # It gets no input, and makes a weight of its parameters.
+            tensors = [one for one in module._parameters.values() if one is not None]
         given = [(ref(one), one._version) for one in tensors]
         way = _way(sys._getframe())
-        call = _Call(id(module), perf_counter(), given, way, self._drops)
+        call = _Call(id(module), perf_counter(), given, way, alone, self._drops)
         number = self._firsts.setdefault((id(module), *map(id, tensors)), len(self._calls))
         if number < len(self._calls):
             # Others may have come to the places of tensors that are gone.
@@ -142,15 +149,34 @@ class Repeats:
     @harmless
     def _longest(self) -> Repeat | None:
         """The longest row of calls that follow a repeated one as they followed the first."""
-        best: Repeat | None = None
+        best = self._of_weights()
         over = 0
         for number, call in enumerate(self._calls):
             found = None
-            if call.first is not None and number >= over:
+            if call.first is not None and number >= over and not call.alone:
                 found, over = self._row(call.first, number)
             if found is not None and (best is None or found.seconds > best.seconds):
                 best = found
         return best
+
+    def _of_weights(self) -> Repeat | None:
+        """All parametrizations that compute a weight again."""
+        again = [
+            one
+            for one in self._calls
+            if one.alone
+            and one.first is not None
+            and _equal(self._calls[one.first].result, one.result)
+        ]
+        if not again:
+            return None
+        calls = again[0].calls
+        return Repeat(
+            line=user_calls.frame(*calls[-1]) if calls else None,
+            random=False,
+            seconds=sum(one.ended - one.began for one in again),
+            weights=len(again),
+        )
 
     def _row(self, first: int, second: int) -> tuple[Repeat | None, int]:
         """A row, and the number of the call after it; None: the weights have changed meanwhile."""

@@ -38,6 +38,7 @@ ANCHOR_STEPS = 2
 OTHERS_STEPS = 5
 # By then chance made none of them, nor the beginning of a stage.
 MADE = 4
+MOST_PLACES = 256
 # So many passes and no optimizer, not even one that waits for the end of an accumulation.
 PASSES = 4
 # Private to torch, and so perhaps gone one day.
@@ -74,6 +75,8 @@ class Stepping:
         """Steps of all optimizers."""
         self._places: MutableMapping[Optimizer, _Place] = WeakIdKeyDictionary()
         """Of the optimizers that have stepped."""
+        self._every: list[_Place] = []
+        """Also those of optimizers that the script holds no more; the first ones."""
         self._by_parameter: MutableMapping[torch.Tensor, dict[tuple[int, ...], _Place]] = (
             WeakIdKeyDictionary()
         )
@@ -102,8 +105,7 @@ class Stepping:
     @property
     def made_each_step(self) -> bool:
         """Whether some optimizer stepped only once, and so did all of these parameters since."""
-        places = self._places.values()
-        return any(place.made == place.steps >= MADE for place in list(places))
+        return any(place.made == place.steps >= MADE for place in list(self._every))
 
     def install(self) -> None:
         """Hook into all optimizers, and into the gradient scaler, which may skip their steps."""
@@ -176,9 +178,13 @@ class Stepping:
         if timeline.busy == timeline.main:
             timeline.counts[OPTIMIZER_STEPS] += 1
             self.classes[type(optimizer).__name__] += 1
-        place = self._places.get(optimizer) or self._find_place(optimizer)
-        place.steps += 1
         anchor = self._anchor
+        place = anchor
+        if anchor is None or anchor.latest() is not optimizer:
+            place = self._places.get(optimizer) or self._find_place(optimizer)
+        if place is None:
+            return
+        place.steps += 1
         if place is anchor:
             if self._since_anchor:
                 self._since_anchor.clear()
@@ -186,6 +192,7 @@ class Stepping:
             return
         self._end_step()
 
+    @harmless
     def _find_place(self, optimizer: Optimizer) -> _Place:
         """Of an optimizer that has not stepped before."""
         every = [*parameters(optimizer)]
@@ -193,6 +200,8 @@ class Stepping:
         if every:
             same = self._by_parameter.setdefault(every[0], {})
             place = same.setdefault(tuple(map(id, every)), place)
+        if not place.made and len(self._every) < MOST_PLACES:
+            self._every.append(place)
         place.latest = ref(optimizer)
         place.made += 1
         self._places[optimizer] = place

@@ -128,6 +128,44 @@ def test_the_fewest_workers_that_are_enough(findings: Findings) -> None:
     assert fix.expected_gain == "0.08 to 0.02 s per step, by the time for a batch"
 
 
+def test_a_sampler_that_takes_most_of_the_wait(findings: Findings) -> None:
+    """No worker draws the indices of a batch."""
+    slow = loader(batch=0.001, sampler="PrioritySampler", sampler_seconds=0.03)
+    drawn = HotLine(
+        phase="loader",
+        file="train.py",
+        line=52,
+        function="__iter__",
+        text="yield rng.choice(n, size=size, p=p)",
+        samples=40,
+    )
+    lines = Lines(ranks=(RankLines(rank=0, samples=60, lines=(drawn,)),))
+    (finding,) = findings(CAUSE, loaded(0.036), loading(slow), lines)
+    assert finding.severity is Severity.WARNING
+    assert "PrioritySampler takes 0.03 s for them at train.py:52 in __iter__" in finding.because
+    assert [fix.summary for fix in finding.fixes] == [
+        "draw the indices of many batches at once, and hand them out"
+    ]
+
+
+def test_a_fast_sampler_is_not_told(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader(sampler_seconds=0.002)))
+    assert "takes 0.060 s per batch" in finding.because
+
+
+def test_an_archive_that_is_opened_for_each_item(findings: Findings) -> None:
+    opens = HotLine(
+        phase="loader",
+        file="tiles.py",
+        line=35,
+        function="read",
+        text="with h5py.File(self.path) as tiles:",
+        samples=40,
+    )
+    (finding,) = findings(CAUSE, loaded(0.06), loading(loader(workers=1, lines=(opens,))))
+    assert "open it once in each worker: tiles.py:35" in finding.fixes[0].summary
+
+
 def test_one_rank_alone(findings: Findings) -> None:
     steps = loaded(0.001, 0.06, 0.001, 0.001)
     loaders = [loader(rank, batch=0.06 if rank == 1 else 0.001) for rank in range(4)]

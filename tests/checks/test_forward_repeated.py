@@ -35,6 +35,17 @@ def test_dropout_may_be_wanted(findings: Findings) -> None:
     assert "if dropout shall make them differ" in finding.because
 
 
+def test_a_parametrization_at_each_use(findings: Findings) -> None:
+    flags = tuple(
+        RankFlags(rank=rank, repeat=Repeat(line=LINE, random=False, seconds=0.014, weights=47))
+        for rank in range(2)
+    )
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), RankUse(hosts=(), flags=flags))
+    assert finding.severity is Severity.WARNING
+    assert "computes the same weight 48 times in each step at train.py:79" in finding.because
+    assert "parametrize.cached()" in finding.fixes[0].paste
+
+
 @pytest.mark.parametrize("seconds", [(), (0.0, 0.0), (0.014, 0.0), (0.002, 0.002)])
 def test_quiet(findings: Findings, seconds: tuple[float, ...]) -> None:
     assert findings(CAUSE, steps(USUAL, USUAL), use(*seconds)) == ()

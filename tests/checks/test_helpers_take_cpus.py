@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import Loading
@@ -94,6 +95,14 @@ def test_a_thread_that_works(findings: Findings) -> None:
     works = threads(0.3, "rows = decode(blob)")
     (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.25), works)
     assert len(finding.fixes) == 1
+
+
+def test_an_archive_that_is_opened_for_each_item(findings: Findings) -> None:
+    opens = replace(LINE, text="with zipfile.ZipFile(self.path) as z:")
+    loaders = [replace(one, lines=(opens,)) for one in loading(0.45).loaders]
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.3), Loading(loaders=tuple(loaders)))
+    assert finding.severity is Severity.WARNING
+    assert "open it once in each worker: tiles.py:50" in finding.fixes[0].summary
 
 
 def test_in_a_live_run(findings: Findings) -> None:

@@ -101,6 +101,33 @@ def test_barriers_are_taken_out(findings: Findings) -> None:
     assert [fix.summary for fix in finding.fixes] == ["remove the barrier at train.py:40"]
 
 
+def gathers(rank: int, within: str) -> Calls:
+    """A library gathers the shards of parameters for a line of the script's."""
+    made = line(rank, 135, 24.0, "train.py:68", of_user=False, size=143_000)
+    return replace(made, operation="all_gather_single", within=within)
+
+
+def test_a_library_gathers_for_a_line_of_the_loop(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, called(gathers(0, "rest"), gathers(1, "rest")), steps())
+    assert finding.severity is Severity.WARNING
+    assert "135 small collectives from train.py:68" in finding.because
+    assert any("to_local()" in fix.paste for fix in finding.fixes)
+
+
+@pytest.mark.parametrize("within", ["forward", "backward", "optimizer", "checkpoint", ""])
+def test_quiet_where_a_library_needs_them(findings: Findings, within: str) -> None:
+    assert findings(CAUSE, called(gathers(0, within), gathers(1, within)), steps()) == ()
+
+
+def test_logging_that_lightning_exchanges(findings: Findings) -> None:
+    logs = user(46, 'self.log(f"norm/{name}", norm, sync_dist=True)', "on_before_optimizer_step")
+    loop = block(45, 47, "for name, p in self.named_parameters():")
+    live = look(*(exchanging(rank, 75, "all_reduce", logs, (loop,)) for rank in (0, 1)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.WARNING
+    assert "without sync_dist" in finding.fixes[0].summary
+
+
 def test_several_lines_count_together(findings: Findings) -> None:
     rows = [line(rank, 4, 2.0, f"train.py:{40 + n}", size=4) for rank in (0, 1) for n in range(4)]
     (finding,) = findings(CAUSE, called(*rows), steps())

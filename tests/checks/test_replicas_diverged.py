@@ -9,7 +9,7 @@ from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.script import Script, SourceLine
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
+from ddoctor.evidence.wrapping import BufferSum, Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.training_run import ending, raised, run
@@ -232,3 +232,47 @@ def test_quiet_where_the_ranks_ended_at_different_steps(findings: Findings) -> N
 
 def test_quiet_on_one_rank_alone(findings: Findings) -> None:
     assert findings(CAUSE, wrapping(SUMS), stopped(1)) == ()
+
+
+def with_buffers(*sums: float, elements: int = 100, **options: Any) -> Wrapping:
+    usual = {"broadcast_buffers": False}
+    return Wrapping(
+        wrappers=tuple(
+            wrapper(
+                rank,
+                *SUMS,
+                buffer_sums=(
+                    BufferSum(name="module.scale", elements=4, sum=4.0, magnitude=4.0),
+                    BufferSum(
+                        name="module.book.codes",
+                        elements=elements + rank * (elements != 100),
+                        sum=one,
+                        magnitude=40.0,
+                    ),
+                ),
+                **usual | options,
+            )
+            for rank, one in enumerate(sums)
+        )
+    )
+
+
+def test_a_codebook_of_each_rank(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, with_buffers(1.5, 2.5), stopped(2))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
+    assert "buffers of Net differ between ranks: book.codes; each rank" in finding.because
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        with_buffers(1.5, 1.5),
+        # DDP sends those of rank 0 before each pass.
+        with_buffers(1.5, 2.5, broadcast_buffers=True),
+        # They grow with the batches, as a cache does.
+        with_buffers(1.5, 2.5, elements=200),
+        with_buffers(1.5, 2.5, kind="none"),
+    ],
+)
+def test_quiet_about_buffers(findings: Findings, section: Wrapping) -> None:
+    assert findings(CAUSE, section, stopped(2)) == ()

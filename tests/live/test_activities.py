@@ -197,6 +197,9 @@ def test_each_row_is_met(tmp_path: Path) -> None:
 SAVE = library("torch/serialization.py", 970, "save")
 OPTIMIZER = library("torch/optim/optimizer.py", 501, "Optimizer.profile_hook_step.<locals>.wrapper")
 CLOSURE = library("lightning/pytorch/loops/optimization/closure.py", 146, "Closure.closure")
+WRAP_CLOSURE = library(
+    "lightning/pytorch/plugins/precision/precision.py", 106, "Precision._wrap_closure"
+)
 APPLY = library("torch/autograd/function.py", 315, "BackwardCFunction.apply")
 CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
 
@@ -218,6 +221,7 @@ CALL = library("torch/nn/modules/module.py", 1787, "Module._call_impl")
         # A trainer's closure, in which it runs its passes and callbacks.
         ((user(3), OPTIMIZER, CLOSURE, library("trainer.py", 9, "call"), user(9)), "rest"),
         ((user(3), OPTIMIZER, CLOSURE, CALL, user(9)), "forward"),
+        ((user(3), OPTIMIZER, WRAP_CLOSURE, library("call.py", 9, "call"), user(9)), "rest"),
         ((user(3), OPTIMIZER, library("sgd.py", 8, "step")), "optimizer"),
         ((user(3), OPTIMIZER, CLOSURE), "optimizer"),
         # Native code that nobody has frames of; and what has.

@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from ddoctor import live
 from ddoctor.live.source import MOST_BYTES, Source
 from tests.training_run import library, user
 
@@ -243,3 +244,10 @@ def test_hooks_of_tensors_take_one_argument(
     found = source.frame(str(script), line, function)
     assert source.takes_a_gradient(found) is one
     assert source.returns(found) is (function == "compress")
+
+
+def test_ddoctors_own_frames_are_not_the_users(source: Source) -> None:
+    """`ddoctor run` starts ranks, and may do so from a checkout."""
+    own = str(Path(live.__file__).parents[1] / "recorder" / "main.py")
+    assert not source.frame(own, 10, "main").of_user
+    assert source.frame("/home/me/ddoctor/train.py", 10, "main").of_user

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch.utils.data import Dataset, Subset, TensorDataset
 
-from ddoctor.recorder.fingerprints import of_dataset, of_tensors, random_numbers
+from ddoctor.recorder.fingerprints import of_dataset, of_items, of_tensors, random_numbers
 
 
 class Items(Dataset[Any]):
@@ -106,3 +106,37 @@ def test_equal_tensors() -> None:
     assert of_tensors([one]) == of_tensors([one.t().contiguous().t()])
     assert of_tensors([one]) != of_tensors([one + 1])
     assert of_tensors([]) == ""
+
+
+class Rows:
+    def __init__(self, names: list[str], labels: object) -> None:
+        self.names, self.labels = names, labels
+        self.weights = [0.5] * len(names)
+        self.classes = ["a", "b"]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def test_fields_of_all_items() -> None:
+    one = of_items(Rows(["x", "y", "z"], torch.tensor([0, 1, 0])))
+    turned = of_items(Rows(["y", "x", "z"], torch.tensor([1, 0, 1])))
+    assert one is not None
+    assert turned is not None
+    assert one.keys() == turned.keys() == {"names", "labels"}
+    assert one["names"][0] != turned["names"][0]
+    assert one["names"][1] == turned["names"][1]
+    assert one["labels"][1] != turned["labels"][1]
+    assert one == of_items(Rows(["x", "y", "z"], np.array([0, 1, 0])))
+
+
+def test_fields_of_a_part() -> None:
+    rows: Any = Rows(["x", "y", "z"], [1, 2, 3])
+    part: Subset[Any] = Subset(rows, [2, 0])
+    found = of_items(part)
+    assert found is not None
+    assert found.keys() == {"indices", "dataset.names", "dataset.labels"}
+
+
+def test_nothing_of_what_has_no_fields() -> None:
+    assert of_items([1, 2, 3]) == {}

@@ -383,3 +383,33 @@ def test_a_run_that_is_stopped_ends_the_workers_that_its_loaders_keep(record: Re
 @pytest.mark.ward
 def test_a_run_that_ends_by_itself_keeps_them(bare: Run, record: Record) -> None:
     assert record(KEPT).stdout == bare(KEPT).stdout == "at exit 3\n"
+
+
+DRAWN = """
+import time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+class Slow:
+    def __len__(self):
+        return 60
+    def __iter__(self):
+        for number in range(60):
+            time.sleep(SECONDS)
+            yield number
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+data = TensorDataset(torch.ones(60, 4))
+for (x,) in DataLoader(data, batch_size=4, sampler=Slow(), num_workers=WORKERS):
+    model(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("seconds", [0.0, 0.01])
+def test_the_sampler_takes_its_time(record: Record, workers: int, seconds: float) -> None:
+    ran = record(DRAWN.replace("WORKERS", str(workers)).replace("SECONDS", str(seconds)))
+    assert ran.exit_code == 0, ran.stderr
+    (known,) = ran.known.loaders
+    assert 4 * seconds <= known.loader.sampler_seconds < 4 * seconds + 0.03

@@ -106,3 +106,51 @@ def test_what_differs_later_does_not_count(record: Record) -> None:
     assert found is not None
     # Six layers of 128 rows follow, and take longer.
     assert found.seconds < 0.001
+
+
+RECURRENT = """
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = PARAMETRIZED
+        self.head = nn.Linear(32, 2)
+    def forward(self, x):
+        state = torch.zeros(4, 32)
+        for time in range(12):
+            state = torch.tanh(x[:, time] + self.cell(state))
+        return self.head(state)
+model = Net()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
+for step in range(14):
+    WITHIN
+    model_output.sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+PLAIN = "model_output = model(torch.randn(4, 12, 32))"
+CACHED = "with parametrize.cached():\n        model_output = model(torch.randn(4, 12, 32))"
+ORTHOGONAL = "parametrizations.orthogonal(nn.Linear(32, 32, bias=False))"
+
+
+def test_a_weight_that_each_time_step_computes(record: Record) -> None:
+    ran = record(RECURRENT.replace("PARAMETRIZED", ORTHOGONAL).replace("WITHIN", PLAIN))
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.known.flags is not None
+    found = ran.known.flags.repeat
+    assert found is not None
+    assert (found.weights, found.random) == (11, False)
+    assert found.line is not None
+    assert "self.cell(state)" in found.line.text
+
+
+@pytest.mark.parametrize(
+    ("cell", "within"), [(ORTHOGONAL, CACHED), ("nn.Linear(32, 32, bias=False)", PLAIN)]
+)
+def test_a_weight_that_is_computed_once(record: Record, cell: str, within: str) -> None:
+    ran = record(RECURRENT.replace("PARAMETRIZED", cell).replace("WITHIN", within))
+    assert ran.exit_code == 0, ran.stderr
+    assert ran.known.flags is not None
+    assert ran.known.flags.repeat is None

@@ -1,0 +1,61 @@
+"""The ranks hold different versions of one dataset, of which a sampler gives each rank a part.
+
+A ``DistributedSampler`` shares out numbers: item 7 is to be the same sample, with the same label,
+on all ranks. Folders are listed in another order on each host, a ``set`` of texts has another order
+in each process, and a shuffle needs the same seed. Then some samples are used twice and others
+never. Labels that are numbered in such an order contradict each other.
+
+Symptoms: no error; the loss levels off higher than on one GPU, or its accuracy is near chance.
+
+To fix it, sort what is listed, and seed what is shuffled alike on all ranks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ddoctor.analysis.data_overlap import by_name
+from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.models import Confidence, Finding, Fix, Severity
+
+
+def found(loading: Loading) -> Iterator[Finding]:
+    for name, loaders in by_name(loading).items():
+        shared = len(loaders) > 1 and all(one.replicas == len(loaders) for one in loaders)
+        if not shared or len({one.items for one in loaders}) > 1:
+            continue
+        names = set.intersection(*(set(one.fields) for one in loaders))
+        apart = sorted(one for one in names if _kinds(loaders, one, 0) > 1)
+        turned = [one for one in apart if _kinds(loaders, one, 1) == 1]
+        # Data that each rank draws at random has nothing in common.
+        if not apart or not (turned or len(apart) < len(names)):
+            continue
+        what = (
+            f"has the same entries in another order on each rank: {', '.join(turned)}"
+            if turned
+            else f"differs in {', '.join(apart)} between ranks, and is the same in other fields"
+        )
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"the {loaders[0].dataset} of the DataLoader at {name} {what}, although its "
+                "sampler shares out one dataset by the numbers of its items"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="make it alike on all ranks: sort, and use one seed",
+                    paste=(
+                        "files = sorted(os.listdir(folder))\n"
+                        "classes = sorted({row['label'] for row in rows})  # not list(set(…))\n"
+                        "random.Random(0).shuffle(files)  # the same seed on each rank"
+                    ),
+                    caution="the order of a set of texts changes from process to process "
+                    "(PYTHONHASHSEED)",
+                ),
+            ),
+        )
+
+
+def _kinds(loaders: Sequence[Loader], field: str, way: int) -> int:
+    return len({one.fields[field][way] for one in loaders})

@@ -1,0 +1,35 @@
+"""Items of a dataset for which an archive or a database is opened, each time from the beginning."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from ddoctor.analysis import endings
+from ddoctor.evidence.frames import Frame
+from ddoctor.models import Fix
+
+# Each reads a directory or a schema at first. A file of one item alone is opened otherwise.
+OPENS = re.compile(
+    r"\b(?:ZipFile|tarfile\.open|h5py\.File|lmdb\.open|sqlite3\.connect|netCDF4\.Dataset"
+    r"|zarr\.open(?:_\w+)?)\(|\.readlines\(\)\s*\["
+)
+
+
+def opens(line: Frame | None) -> bool:
+    """Whether the line opens what holds many items, or reads all lines for one."""
+    return line is not None and OPENS.search(line.text) is not None
+
+
+def kept_open(line: Frame | None) -> Iterator[Fix]:
+    """What to do instead, if it does."""
+    if line is not None and opens(line):
+        yield Fix.python(
+            summary=f"open it once in each worker: {endings.place(line)} opens it for each item",
+            paste=(
+                "def __getitem__(self, index):\n"
+                "    if self.file is None:  # None in __init__: a handle must not be shared\n"
+                "        self.file = zipfile.ZipFile(self.path)  # or what is opened here\n"
+                "    ..."
+            ),
+        )
