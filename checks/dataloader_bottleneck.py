@@ -39,9 +39,9 @@ from ddoctor.analysis.loader_throughput import (
     Feed,
     LoaderThroughput,
     first_batch,
-    hot_line,
     of_batches,
     sampled_at,
+    sampled_lines,
 )
 from ddoctor.analysis.loader_workers import (
     ON_A_CPU,
@@ -145,7 +145,7 @@ def too_slow_for_the_step(
         cost=Cost(value=round(worst.share, 3), unit="share of step"),
         fixes=(
             *([DISPATCHED[words.framework]] if dispatched else []),
-            *opened_again.kept_open(hot_line(worst, lines)),
+            *opened_again.kept_open(opened_again.among(sampled_lines(worst, lines))),
             *_fixes(worst, late, advice, words),
         ),
     )
@@ -295,6 +295,9 @@ def in_a_live_run(
     sure = live_data_starvation.again(rows)
     doubt = "" if sure else "; attach again: it was seen there once, which may be a single batch"
     what = "waits for its DataLoader workers" if workers else "loads batches itself"
+    draws = live_data_starvation.drawing(rows)
+    if draws:
+        what = "draws the indices of batches, which no worker does,"
     if own:
         what = "gets its batches without a DataLoader"
         waits = line or live_data_starvation.taken(rows)
@@ -315,6 +318,8 @@ def in_a_live_run(
         fixes=(
             _a_loader(endings.place(live_data_starvation.taken(rows)))
             if own
+            else slow_samplers.draw_many(lost)
+            if draws
             else Fix.python(
                 summary="raise num_workers; ddoctor run measures how many workers are enough",
                 paste=words.of(live.framework).of_loader(

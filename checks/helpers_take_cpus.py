@@ -49,7 +49,7 @@ def while_training(
         use,
         workers,
         threads,
-        made.lines[0].frame if made is not None else None,
+        opened_again.among(made.lines) or made.lines[0].frame if made is not None else None,
         made.dataset if made is not None else "",
         live_cost.TOLD,
     )
@@ -69,7 +69,8 @@ def in_a_live_run(
     stacks = [worker.stack for rank in live.ranks for worker in rank.seen.workers]
     inner = [next((one for one in reversed(stack) if one.of_user), None) for stack in stacks]
     lines = Counter(filter(None, inner))
-    made = max(lines, key=lambda line: lines[line], default=None)
+    opens = next(filter(opened_again.opens, lines), None)
+    made = opens or max(lines, key=lambda line: lines[line], default=None)
     # py-spy takes a part of the CPUs, too.
     yield from _found(use, workers, threads, made, "", live_cost.SURE)
 

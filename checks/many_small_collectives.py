@@ -40,6 +40,7 @@ WARNING_SHARE, NOTE_SHARE = 0.10, 0.05
 MOST_LINES = 4
 # Of a live run: a loop over what a model has many of.
 CALLERS = 2
+WHOLE = ".full_tensor("
 OF_PARAMETERS = re.compile(r"param|grad|weights?\b|state_dict", re.IGNORECASE)
 # A rank that sleeps longer waits for many bytes: 82 small calls a step slept 1 ms each, buckets of
 # 25 MiB 35 ms.
@@ -142,6 +143,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         cost=Cost(value=round(share, 2), unit="share of step"),
         fixes=(
             *_unsynced(found.line),
+            *([_on_shards(f"at {at}")] if WHOLE in found.line.text else []),
             *((_flat(f"at {at}"),) if found.operation == "all_reduce" else ()),
             _SELDOM,
         ),
@@ -164,15 +166,19 @@ def _fixes(line: Calls, wrapped: bool) -> Iterator[Fix]:
     if line.operation == "all_reduce":
         yield _flat(f"at {line.place}")
     if line.operation.startswith("all_gather") and not line.of_user:
-        yield Fix.python(
-            summary=f"work on the shards: no rank needs whole parameters at {line.place}",
-            paste=(
-                "shards = [p.to_local() for p in model.parameters()]  # not p.full_tensor()\n"
-                "torch._foreach_lerp_(averages, shards, 0.001)  # averages of shards"
-            ),
-            caution="gather the whole tensors where they are saved",
-        )
+        yield _on_shards(f"at {line.place}")
     yield _SELDOM
+
+
+def _on_shards(where: str) -> Fix:
+    return Fix.python(
+        summary=f"work on the shards: no rank needs whole parameters {where}",
+        paste=(
+            "shards = [p.to_local() for p in model.parameters()]  # not p.full_tensor()\n"
+            "torch._foreach_lerp_(averages, shards, 0.001)  # averages of shards"
+        ),
+        caution="gather the whole tensors where they are saved",
+    )
 
 
 def _unsynced(line: Frame) -> Iterator[Fix]:

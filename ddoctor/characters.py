@@ -10,6 +10,10 @@ STEERING = re.compile(
 """Control characters, those that change the writing direction, and what UTF-8 cannot encode."""
 
 
+STYLE = re.compile(r"\x1b\[[0-9;]*m")
+"""What makes text bold or coloured on a terminal, as torch writes it into some messages."""
+
+
 def tamed(text: str) -> str:
     """Replace control characters, so that no machine's text controls the terminal or page."""
-    return STEERING.sub("\N{REPLACEMENT CHARACTER}", text)
+    return STEERING.sub("\N{REPLACEMENT CHARACTER}", STYLE.sub("", text))

@@ -24,6 +24,8 @@ BUFFERS = "_sync_buffers"
 OPERATIONS = (
     *("all_reduce", "reduce", "broadcast", "barrier", "all_gather_object"),
     *("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"),
+    # Of a functional collective, such as that of DTensor.full_tensor().
+    "wait_tensor",
 )
 """Those that all ranks of a group call; a pipeline waits for the work of others in the rest."""
 

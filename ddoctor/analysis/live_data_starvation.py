@@ -25,7 +25,10 @@ EPOCHS = 2
 # One in the start, one in the wait for the first batch, and one or two among the others.
 VISITS_AT_A_RESTART = 3
 # torch/utils/data/_utils/fetch.py calls the dataset's, and then the collate function.
+DRAWS, LOADER = "_next_index", "torch/utils/data/dataloader.py"
+"""Where the sampler gives the indices of a batch."""
 FETCH = "torch/utils/data/_utils/fetch.py"
+NO_ITEMS = ("", DRAWS)
 OF_THE_DATASET = ("__getitem__", "__getitems__", "__next__", "__iter__")
 # Share of the busy workers, by one sample of each.
 MOST = 0.5
@@ -124,7 +127,7 @@ def collating(rows: Iterable[LiveRankState]) -> Frame | None:
             every = [(called_by_fetch(worker.stack), 1) for worker in one.seen.workers]
         else:
             loading = (row for row in one.seen.activities if row.name.startswith("loader"))
-            every = [(_made_by(row), row.samples) for row in loading if row.makes]
+            every = [(_made_by(row), row.samples) for row in loading if row.makes not in NO_ITEMS]
         for called, samples in every:
             if called is None:
                 continue
@@ -143,6 +146,18 @@ def _made_by(row: Activity) -> Frame:
     if inner is not None and inner.bare == row.makes:
         return inner
     return Frame(file=FETCH, line=0, function=row.makes)
+
+
+def draws(stack: Sequence[Frame]) -> bool:
+    """Whether the sampler of a DataLoader is at work, for the indices of a batch."""
+    return any(frame.bare == DRAWS and frame.file.endswith(LOADER) for frame in stack)
+
+
+def drawing(rows: Iterable[LiveRankState]) -> bool:
+    """Whether the time at the loader is mostly that of its sampler."""
+    loading = [row for one in rows for row in one.seen.activities if row.name in LOADING]
+    drawn = sum(row.samples for row in loading if row.makes == DRAWS)
+    return drawn > sum(row.samples for row in loading) / 2
 
 
 def called_by_fetch(stack: Sequence[Frame]) -> Frame | None:

@@ -10,7 +10,6 @@ from statistics import fmean, median
 
 from ddoctor.analysis import stretches
 from ddoctor.analysis.derived import Derived
-from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
 from ddoctor.models import Observation, Where
@@ -230,25 +229,11 @@ def _without_loader(rank: RankSteps) -> float:
     return median(own - wait for own, wait in zip(rank.local, loader, strict=True))
 
 
-def hot_line(feed: Feed, lines: Lines | None) -> Frame | None:
-    """The most frequent line of ``sampled_at``; None: there are no samples."""
-    functions = _functions(feed, lines)
-    most = max(functions, key=lambda one: functions[one], default=None)
-    met = _met(feed, lines)
-    return next((line.frame for line in met if (line.file, line.function) == most), None)
-
-
-def _met(feed: Feed, lines: Lines | None) -> Sequence[HotLine]:
+def sampled_lines(feed: Feed, lines: Lines | None) -> Sequence[HotLine]:
+    """The lines of the workers of a loader, or of the main thread in it, most frequent first."""
     if not feed.loader.num_workers and lines is not None:
         return lines.of(feed.rank, "loader")
     return feed.loader.lines
-
-
-def _functions(feed: Feed, lines: Lines | None) -> Counter[tuple[str, str]]:
-    functions: Counter[tuple[str, str]] = Counter()
-    for line in _met(feed, lines):
-        functions[line.file, line.function] += line.samples
-    return functions
 
 
 def sampled_at(feed: Feed, lines: Lines | None) -> Iterator[Observation]:
@@ -257,10 +242,14 @@ def sampled_at(feed: Feed, lines: Lines | None) -> Iterator[Observation]:
     And its most frequent line. Single lines may be met too often: a thread that samples runs when
     the other one lets go of the interpreter.
     """
-    functions, hot = _functions(feed, lines), hot_line(feed, lines)
-    if hot is None:
+    met = sampled_lines(feed, lines)
+    functions: Counter[tuple[str, str]] = Counter()
+    for line in met:
+        functions[line.file, line.function] += line.samples
+    if not functions:
         return
-    samples = max(functions.values())
+    (most, samples), *_ = functions.most_common()
+    hot = next(line for line in met if (line.file, line.function) == most)
     who = "of the workers" if feed.loader.num_workers else "in the loader"
     yield Observation(
         name="sampled most often at",

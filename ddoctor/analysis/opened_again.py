@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.steps import HotLine
 from ddoctor.models import Fix
 
 # Each reads a directory or a schema at first. A file of one item alone is opened otherwise.
@@ -14,6 +15,17 @@ OPENS = re.compile(
     r"\b(?:ZipFile|tarfile\.open|h5py\.File|lmdb\.open|sqlite3\.connect|netCDF4\.Dataset"
     r"|zarr\.open(?:_\w+)?)\(|\.readlines\(\)\s*\["
 )
+
+
+NOTABLE = 0.2
+"""Share of the samples of what makes items."""
+
+
+def among(lines: Sequence[HotLine]) -> Frame | None:
+    """The first of these lines that does so for a notable part of the time; None: none does."""
+    total = sum(line.samples for line in lines)
+    frames = (line.frame for line in lines if line.samples >= NOTABLE * total)
+    return next(filter(opens, frames), None)
 
 
 def opens(line: Frame | None) -> bool:

@@ -17,6 +17,21 @@ def takes_most(feed: Feed) -> bool:
     return feed.loader.sampler_seconds * feed.per_step >= MOST * feed.wait > 0
 
 
+def draw_many(share: float) -> Fix:
+    """The fix; ``share`` of the step is what the sampler takes, 0 to 1."""
+    return Fix.python(
+        summary="draw the indices of many batches at once, and hand them out",
+        paste=(
+            "def __iter__(self):\n"
+            "    while True:\n"
+            "        drawn = torch.multinomial(self.weights, 500 * self.batch_size, True)\n"
+            "        yield from drawn.view(500, self.batch_size).tolist()"
+        ),
+        caution="weights that change count from the next 500 batches on",
+        expected_gain=f"up to {share:.0%} of the step",
+    )
+
+
 def finding(feed: Feed, where: Where, lines: Lines | None) -> Finding:
     """Tell it of the rank that waits longest."""
     loader, line = feed.loader, _line(feed, lines)
@@ -39,19 +54,7 @@ def finding(feed: Feed, where: Where, lines: Lines | None) -> Finding:
         ),
         where=where,
         cost=Cost(value=round(feed.share, 3), unit="share of step"),
-        fixes=(
-            Fix.python(
-                summary="draw the indices of many batches at once, and hand them out",
-                paste=(
-                    "def __iter__(self):\n"
-                    "    while True:\n"
-                    "        drawn = torch.multinomial(self.weights, 500 * self.batch_size, True)\n"
-                    "        yield from drawn.view(500, self.batch_size).tolist()"
-                ),
-                caution="weights that change count from the next 500 batches on",
-                expected_gain=f"up to {feed.share:.0%} of the step",
-            ),
-        ),
+        fixes=(draw_many(feed.share),),
     )
 
 

@@ -40,6 +40,8 @@ class Met:
         calls = tuple(frame for frame in stack if frame.of_user)
         called = live_data_starvation.called_by_fetch(stack)
         makes = called.bare if called is not None else ""
+        if live_data_starvation.draws(stack):
+            makes = live_data_starvation.DRAWS
         if name == COLLECTIVE and depth < len(stack):
             makes = stack[depth].bare
         if name == FORWARD and _traces(stack):

@@ -86,6 +86,20 @@ def test_the_lines_of_a_live_rank_that_loads_itself(findings: Findings) -> None:
     assert findings(CAUSE, look(*(loading_itself(one, 10, 30) for one in (0, 1)))) == ()
 
 
+def test_a_sampler_that_takes_the_time_at_the_loader(findings: Findings) -> None:
+    def drawing(one: LiveRank) -> LiveRank:
+        rows = (
+            msgspec.structs.replace(row, makes="_next_index") if row.name == "loader" else row
+            for row in one.activities
+        )
+        return msgspec.structs.replace(one, activities=tuple(rows))
+
+    ranks = [drawing(loading_itself(one, 30, 10)) for one in (0, 1)]
+    (finding,) = findings(CAUSE, look(*ranks))
+    assert "draws the indices of batches, which no worker does" in finding.because
+    assert "torch.multinomial" in finding.fixes[0].paste
+
+
 def on_gpu(one: LiveRank) -> LiveRank:
     return msgspec.structs.replace(one, on_gpu=True)
 

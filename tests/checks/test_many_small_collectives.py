@@ -128,6 +128,15 @@ def test_logging_that_lightning_exchanges(findings: Findings) -> None:
     assert "without sync_dist" in finding.fixes[0].summary
 
 
+def test_a_live_run_that_gathers_parameters_one_by_one(findings: Findings) -> None:
+    gathers = user(68, "shadow[name].lerp_(p.full_tensor(), 0.01)", "update")
+    loop = block(67, 68, "for name, p in model.named_parameters():")
+    live = look(*(exchanging(rank, 75, "wait_tensor", gathers, (loop,)) for rank in (0, 1)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.WARNING
+    assert "to_local()" in finding.fixes[0].paste
+
+
 def test_several_lines_count_together(findings: Findings) -> None:
     rows = [line(rank, 4, 2.0, f"train.py:{40 + n}", size=4) for rank in (0, 1) for n in range(4)]
     (finding,) = findings(CAUSE, called(*rows), steps())

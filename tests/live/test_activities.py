@@ -308,8 +308,11 @@ def test_what_a_loader_of_this_process_calls() -> None:
     fetch = library("torch/utils/data/_utils/fetch.py", 54, "_MapDatasetFetcher.fetch")
     item, collate = user(9, function="Items.__getitem__"), library("collate.py", 5, "stack")
     stacks = [(user(3), taken, fetch, item)] * 3 + [(user(3), taken, fetch, collate)] * 2
+    drawn = library("torch/utils/data/dataloader.py", 692, "_BaseDataLoaderIter._next_index")
+    stacks += [(user(3), taken, drawn, user(9, function="Priorities.__iter__"))] * 4
     found = activities([*stacks, (user(3), taken)], HERE)
     assert [(one.name, one.makes) for one in found] == [
+        ("loader", "_next_index"),
         ("loader", "__getitem__"),
         ("loader", "stack"),
         ("loader", ""),
