@@ -126,8 +126,10 @@ def collating(rows: Iterable[LiveRankState]) -> Frame | None:
         if one.seen.workers:
             every = [(called_by_fetch(worker.stack), 1) for worker in one.seen.workers]
         else:
-            loading = (row for row in one.seen.activities if row.name.startswith("loader"))
+            loading = [row for row in one.seen.activities if row.name.startswith("loader")]
             every = [(_made_by(row), row.samples) for row in loading if row.makes not in NO_ITEMS]
+            # The sampler, or the loader itself.
+            items += sum(row.samples for row in loading if row.makes in NO_ITEMS)
         for called, samples in every:
             if called is None:
                 continue
