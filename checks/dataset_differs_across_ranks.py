@@ -12,11 +12,18 @@ To fix it, sort what is listed, and seed what is shuffled alike on all ranks.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.data_overlap import by_name
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.models import Confidence, Finding, Fix, Severity
+
+# Other numbers may be drawn for each item, say for augmentation.
+IDENTIFIES = re.compile(
+    r"(?:^|[._])(?:x|y|ids?|ind\w*|idx)$|label|target|class|file|path|name|image|sample|row|key|text",
+    re.IGNORECASE,
+)
 
 
 def found(loading: Loading) -> Iterator[Finding]:
@@ -35,9 +42,10 @@ def found(loading: Loading) -> Iterator[Finding]:
             if turned
             else f"differs in {', '.join(apart)} between ranks, and is the same in other fields"
         )
+        sure = bool(turned) or any(map(IDENTIFIES.search, apart))
         yield Finding(
-            severity=Severity.WARNING,
-            confidence=Confidence.LIKELY,
+            severity=Severity.WARNING if sure else Severity.NOTE,
+            confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
             because=(
                 f"the {loaders[0].dataset} of the DataLoader at {name} {what}, although its "
                 "sampler shares out one dataset by the numbers of its items"

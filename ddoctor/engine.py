@@ -44,7 +44,7 @@ from ddoctor.models import (
     Verdict,
     World,
 )
-from ddoctor.order import confirmed, order
+from ddoctor.order import FAILURES, confirmed, order
 
 ENDINGS = {"skipped": "was skipped", "interrupted": "was interrupted"}
 """Words for how a probe ended; `hung` and `crashed` need no other words."""
@@ -96,9 +96,9 @@ def examine(evidence: Evidence, command: Command) -> Report:
     # What this machine shows says nothing of the hosts that a launch names; a run of it does.
     seen = bool(evidence.all(TrainingRun)) or bool(evidence.all(LiveLook))
     read = _of_source(checks) if seen else set()
-    ordered = order(
-        confirmed(results, read), check_catalog.explains(checks), check_catalog.ends_runs(checks)
-    )
+    explains, ends_runs = check_catalog.explains(checks), check_catalog.ends_runs(checks)
+    fatal = {*ends_runs, *(one for one in explains if {*explains[one]} & {*FAILURES})}
+    ordered = order(confirmed(results, read, fatal), explains, ends_runs)
     findings = proven(ordered, evidence.of(ControlArms, ""), evidence.of(Trials, ""))
     runs = evidence.all(ProbeRuns)
     serious = any(finding.severity > Severity.NOTE for finding in findings)

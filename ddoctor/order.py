@@ -75,12 +75,15 @@ def order(
     return tuple(sorted(roots, key=turn))
 
 
-def confirmed(results: Sequence[Result], of_source: Collection[str]) -> tuple[Result, ...]:
+def confirmed(
+    results: Sequence[Result], of_source: Collection[str], fatal: Collection[str] = ()
+) -> tuple[Result, ...]:
     """The results, each cause that was measured once: what the source says of it confirms it.
 
     ``of_source``: the checks that only read. Two kinds of evidence that agree make it certain. In
     a run that failed, what could have been measured and was not is only possible. A note of what
-    was measured, and not found, is left out.
+    was measured, and not found, is left out; not one of a cause in ``fatal``, which may end a run
+    later.
     """
     expected: dict[str, Confidence] = {}
     for result in results:
@@ -106,12 +109,14 @@ def confirmed(results: Sequence[Result], of_source: Collection[str]) -> tuple[Re
         for finding in result.findings
     )
 
+    harmless = measurable - {*fatal}
+
     def told(result: Result) -> Iterator[Finding]:
         for finding in result.findings:
             if result.check in of_source:
                 if finding.cause not in measured:
                     # What could cost something, and was seen to cost nothing.
-                    if finding.severity is Severity.NOTE and finding.cause in measurable:
+                    if finding.severity is Severity.NOTE and finding.cause in harmless:
                         continue
                     refuted = failed and finding.cause in measurable
                     yield replace(finding, confidence=Confidence.POSSIBLE) if refuted else finding

@@ -181,3 +181,4 @@ def test_a_note_of_what_was_seen_to_cost_nothing_is_left_out(
         Result(check=check, skipped=skipped),
     )
     assert bool(confirmed(results, {"a (read)"})[0].findings) is told
+    assert confirmed(results, {"a (read)"}, fatal={"a"})[0].findings

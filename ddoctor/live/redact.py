@@ -21,8 +21,8 @@ WITHIN = re.compile(r"(?<![\w/.])/(?:[\w.@+-]{1,255}/)+(?=[\w.@+-])")
 
 # Fields with a path, in all sections of an attached run.
 PLACES = ("file", "path", "mount")
-# Fields with what ranks wrote.
-TEXTS = ("text", "message", "then", "printed", "lines", "values")
+# Fields with several words or paths.
+WORDS = ("command", "files")
 
 SectionType = TypeVar("SectionType", bound=Section)
 
@@ -38,25 +38,13 @@ def _shortened(value: Any) -> Any:
             name: _file(one)
             if name in PLACES and isinstance(one, str)
             else [FOLDERS.sub("", word) for word in one]
-            if name == "command"
-            else _words(one)
-            if name in TEXTS
+            if name in WORDS
             else _shortened(one)
             for name, one in value.items()
         }
     if isinstance(value, (list, tuple)):
         return [_shortened(one) for one in value]
-    return value
-
-
-def _words(value: Any) -> Any:
-    if isinstance(value, str):
-        return WITHIN.sub("", value)
-    if isinstance(value, dict) and all(isinstance(one, str) for one in value.values()):
-        return {name: _words(one) for name, one in value.items()}
-    if isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value):
-        return [_words(one) for one in value]
-    return _shortened(value)
+    return WITHIN.sub("", value) if isinstance(value, str) else value
 
 
 def _file(path: str) -> str:

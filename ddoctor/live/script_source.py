@@ -9,7 +9,6 @@ from pathlib import Path
 
 import psutil
 
-from ddoctor.errors import DoctorError
 from ddoctor.evidence.script import Script
 from ddoctor.live.rank_processes import RankProcess
 from ddoctor.live.source import COARSE_SECONDS
@@ -36,7 +35,8 @@ def _read(words: Sequence[str], folder: Path, began: float) -> Script | None:
     # The readers of launches take CPU time to load, which the ranks may need.
     from ddoctor.launch.review import source_of
 
-    with suppress(DoctorError):
+    # The samples are judged without it as well.
+    with suppress(Exception):
         found = source_of(words, folder)
         if found is not None and not any(
             _changed(one, words, folder, began) for one in found.files

@@ -34,6 +34,15 @@ def test_labels_that_are_numbered_otherwise(findings: Findings) -> None:
     assert "differs in labels between ranks, and is the same in other fields" in finding.because
 
 
+def test_numbers_that_may_be_drawn_for_each_item(findings: Findings) -> None:
+    fields: tuple[Fields, Fields] = (
+        {"files": (1, 9), "offsets": (3, 7)},
+        {"files": (1, 9), "offsets": (4, 8)},
+    )
+    (finding,) = findings(CAUSE, loading(*fields))
+    assert finding.severity is Severity.NOTE
+
+
 @pytest.mark.parametrize(
     "section",
     [

@@ -3,6 +3,7 @@ from __future__ import annotations
 import msgspec
 
 from ddoctor.evidence.live import BuildLock, BuildLocks, LiveLook
+from ddoctor.evidence.script import Script, SourceCall, SourceLine
 from ddoctor.live.redact import redacted
 from tests.live_look import block, in_collective, look, moving
 
@@ -34,3 +35,13 @@ def test_what_else_names_a_place() -> None:
 def test_what_is_short_already_stays() -> None:
     short = redacted(look(moving(0), moving(1)))
     assert redacted(short) == short
+
+
+def test_the_source_of_the_script() -> None:
+    at = SourceLine(file="jobs/train.py", line=3, text='data = load("/home/me/secret/rows.json")')
+    called = SourceCall(name="load", at=at, keywords={"rows": '"/home/me/secret/rows.json"'})
+    short = redacted(Script(files=("jobs/train.py", "jobs/model.py"), calls=(called,)))
+    assert short.files == ("train.py", "model.py")
+    assert short.calls[0].at.file == "train.py"
+    assert short.calls[0].keywords == {"rows": '"rows.json"'}
+    assert "secret" not in msgspec.json.encode(short).decode()
