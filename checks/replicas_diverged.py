@@ -141,9 +141,8 @@ def buffers_apart(wrapping: Wrapping, run: TrainingRun) -> Iterator[Finding]:
                 title="Buffers of the model differ between ranks; a checkpoint holds those of one",
                 because=(
                     f"buffers of {models[0].name} differ between ranks: "
-                    f"{', '.join(apart[:MOST_NAMED])}{more}; each rank updates them from its own "
-                    "batches, and DDP has broadcast_buffers=False: correct only if no rank needs "
-                    "those of the others"
+                    f"{', '.join(apart[:MOST_NAMED])}{more}; with broadcast_buffers=False, DDP "
+                    "sends none of them: correct only if each rank may have its own"
                 ),
                 fixes=(
                     Fix.python(

@@ -37,6 +37,8 @@ SHARDING = {"FULL_SHARD": "all", "SHARD_GRAD_OP": "gradients", "HYBRID_SHARD": "
 """FSDP1's names of the sharding strategies."""
 CHECKSUM_BINS = 8
 MOST_BUFFERS = 64
+ESTIMATES = ("_u", "_v")
+"""Ends of the names of singular vectors (torch/nn/utils/spectral_norm.py)."""
 MOST_DEPTH = 20_000
 MIB = 2**20
 
@@ -220,11 +222,15 @@ def _checksum(model: nn.Module) -> Checksum:
 
 
 def _buffers(model: nn.Module) -> Iterator[BufferSum]:
-    """Statistics of a norm differ between ranks, and may."""
+    """Statistics of a norm differ between ranks, and may; so do estimates of a spectral norm."""
     for prefix, module in model.named_modules():
+        if "parametrizations" in prefix:
+            continue
         for name, one in module._buffers.items():
             kept = one is not None and name not in module._non_persistent_buffers_set
-            if kept and one.is_floating_point() and not isinstance(module, _NormBase):
+            if name.endswith(ESTIMATES) or isinstance(module, _NormBase):
+                continue
+            if kept and one.is_floating_point():
                 values = one.detach().double()
                 yield BufferSum(
                     name=f"{prefix}.{name}".lstrip("."),

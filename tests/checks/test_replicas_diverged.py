@@ -260,7 +260,10 @@ def with_buffers(*sums: float, elements: int = 100, **options: Any) -> Wrapping:
 def test_a_codebook_of_each_rank(findings: Findings) -> None:
     (finding,) = findings(CAUSE, with_buffers(1.5, 2.5), stopped(2))
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.POSSIBLE)
-    assert "buffers of Net differ between ranks: book.codes; each rank" in finding.because
+    assert (
+        "buffers of Net differ between ranks: book.codes; with broadcast_buffers=False"
+        in finding.because
+    )
 
 
 @pytest.mark.parametrize(

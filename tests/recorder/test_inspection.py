@@ -310,3 +310,36 @@ def test_the_rows_that_embedding_tables_use(
     (wrapper,) = ran.known.wrappers
     assert wrapper.table_bytes == size * 8 * 4
     assert wrapper.table_rows == pytest.approx(rows, abs=1e-3)
+
+
+BUFFERS = """
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations, spectral_norm
+class Book(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("codes", torch.ones(3))
+        self.register_buffer("count", torch.zeros((), dtype=torch.long))
+        self.register_buffer("cache", torch.ones(5), persistent=False)
+    def forward(self, x):
+        return x + self.codes.sum()
+model = nn.Sequential(
+    Book(), nn.BatchNorm1d(4), parametrizations.spectral_norm(nn.Linear(4, 4)),
+    spectral_norm(nn.Linear(4, 4)),
+)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(130):
+    model(torch.randn(8, 4)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_buffers_that_ranks_should_share(record: Record) -> None:
+    """Without those of norms, and what no checkpoint holds."""
+    ran = record(BUFFERS)
+    assert ran.exit_code == 0, ran.stderr
+    (wrapper,) = ran.known.wrappers
+    (found,) = wrapper.buffer_sums
+    assert (found.name, found.elements, found.sum, found.magnitude) == ("0.codes", 3, 3.0, 3.0)
