@@ -21,19 +21,15 @@ SCRIPT = """
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8)))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scores = deque(maxlen=4 if kind == "bounded" else None)
-    bank = torch.zeros(0, 8)
     for step in range(600):
         inputs = torch.randn(256, 64)
         outputs = model(inputs)
         loss = nn.functional.cross_entropy(outputs, inputs[:, :8].argmax(1))
-        if kind == "bank":
-            loss = loss + 0.01 * torch.logsumexp(outputs @ bank.T, 1).mean() if step else loss
-            bank = torch.cat([bank, outputs.detach()])
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         if kind in ("metric", "bounded"):
-            scores.append(outputs[:, 0].detach().numpy())
+            scores.append(outputs.detach().numpy().ravel())
             quantile = np.sort(np.concatenate(scores))[-10]  # over all so far
     dist.destroy_process_group()
 """
@@ -41,13 +37,10 @@ CAUSE = "step-time-grows"
 
 
 @pytest.mark.ward
-@pytest.mark.parametrize(
-    ("kind", "line"), [("metric", "quantile = np.sort"), ("bank", "torch.logsumexp")]
-)
-def test_it_is_named_with_its_line(training: MakeTraining, kind: str, line: str) -> None:
-    trained = training(SCRIPT, kind).recorded("--no-prove", "--steps", "all")
+def test_it_is_named_with_its_line(training: MakeTraining) -> None:
+    trained = training(SCRIPT, "metric").recorded("--no-prove", "--steps", "all")
     assert trained.first["cause"] == CAUSE
-    assert line in trained.first["because"]
+    assert "quantile = np.sort" in trained.first["because"]
 
 
 @pytest.mark.ward
