@@ -183,7 +183,8 @@ class Outermost:
 
     def _learns(self, module: nn.Module) -> bool:
         """Whether this call, with a graph, is one of the training's."""
-        name = id(module)
+        # The script may call what is in a wrapper as well, say for adversarial samples.
+        name = id(_wrapped(module))
         if trains(module):
             self._trained.add(name)
             if self._in_evaluation_mode:
@@ -194,7 +195,7 @@ class Outermost:
     @harmless
     def _expect_gradients(self, module: nn.Module, output: Any) -> None:
         """A script may leave its model in evaluation mode, and train it all the same."""
-        name, step = id(module), self._timeline.done
+        name, step = id(_wrapped(module)), self._timeline.done
 
         def came(gradient: torch.Tensor) -> None:
             self._in_evaluation_mode.setdefault(name, step)
@@ -205,15 +206,17 @@ class Outermost:
 
     def evaluation_mode(self) -> EvaluationMode | None:
         """The model that learns in evaluation mode for longest; None: none, or no layer minds."""
+        models = [_wrapped(root) for root in list(self.roots.values())]
         found = [
             EvaluationMode(
-                name=type(_wrapped(root)).__name__,
+                name=type(one).__name__,
                 steps=self._timeline.done - since,
-                trained_before=name in self._trained,
+                trained_before=id(one) in self._trained,
                 layers=layers,
             )
-            for name, since in list(self._in_evaluation_mode.items())
-            if (root := self.roots.get(name)) is not None and (layers := _minding(root))
+            for one in models
+            if (since := self._in_evaluation_mode.get(id(one))) is not None
+            and (layers := _minding(one))
         ]
         return max(found, key=lambda one: one.steps, default=None)
 

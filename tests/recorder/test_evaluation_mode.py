@@ -95,3 +95,31 @@ def test_from_the_beginning(record: Record, layer: str) -> None:
 def test_quiet(record: Record, in_step: str, before: str, layer: str) -> None:
     found = mode(recorded(record, in_step, before, layer))
     assert found is None or found.steps < 10
+
+
+ADVERSARIAL = """
+import torch
+from torch import nn
+from torch.distributed import HashStore, init_process_group
+from torch.nn.parallel import DistributedDataParallel
+init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+net = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.1), nn.Linear(16, 2))
+model = DistributedDataParallel(net)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(40):
+    model(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    net.eval()
+    net(torch.randn(4, 8, requires_grad=True)).sum().backward()
+    net.train()
+    optimizer.zero_grad()
+"""
+
+
+def test_gradients_of_inputs_past_the_wrapper(record: Record) -> None:
+    """They are no pass of the training: DDP does not know of them."""
+    ran = record(ADVERSARIAL)
+    assert ran.exit_code == 0, ran.stderr
+    found = mode(ran)
+    assert found is None or found.steps < 10
+    assert max(ran.counted("forwards")) == 1
