@@ -169,7 +169,8 @@ def without_a_loader(
     else:
         one = None
     lines = loop.lines(Place.FEEDS, rank=rank)
-    if cost < NOTABLE or not lines:
+    # A straggler is told at less, and this says why it is one.
+    if (one is None and cost < NOTABLE) or not lines:
         return
     ranks = [row.place.rank for row in loop.ranks] if rank is None else [rank]
     yield Finding(

@@ -14,7 +14,7 @@ from tests.conftest import Findings
 from tests.live_look import look
 from tests.training_loaders import loader_with
 from tests.training_run import user
-from tests.training_steps import USUAL, lines, origin, steps, with_more
+from tests.training_steps import USUAL, every, lines, origin, steps, with_more
 
 CAUSE = "dataloader-bottleneck"
 FORWARD = ("forward", 20, "loss = model(batch)")
@@ -40,6 +40,16 @@ def test_on_one_rank(findings: Findings) -> None:
     (finding,) = findings(CAUSE, steps(USUAL, SLOW, USUAL), NONE, seen)
     assert finding.because.startswith("rank 1 spends")
     assert finding.where.ranks == (1,)
+
+
+def test_on_a_rank_that_is_late_by_less(findings: Findings) -> None:
+    met = {FORWARD: 30, HEAD: 30}
+    seen = lines({FORWARD: 30}, met, origins=TAKEN)
+    work = steps(with_more("rest", every(4, 0.01)), with_more("rest", 0.013), noise=0.02)
+    (finding,) = findings(CAUSE, work, NONE, seen)
+    assert finding.where.ranks == (1,)
+    assert finding.cost is not None
+    assert finding.cost.value < 0.1
 
 
 @pytest.mark.parametrize(("all_wait", "more", "ranks"), [(0.08, 0.05, ()), (0.02, 0.09, (1,))])

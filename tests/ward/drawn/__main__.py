@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
             runs.append(run)
             words = f"{case.name} ×{case.dose} ({', '.join(patient.parts[:3])})"
             print(f"{words}: {run.fault or 'ok'}{line}", file=sys.stderr, flush=True)
-            if run.fault:
+            if run.fault or line.endswith("wrong"):
                 how = "attach" if chosen.attach else "run"
                 kept = chosen.keep / f"{chosen.seed}-{number}-{how}"
                 shutil.copytree(folder, kept, dirs_exist_ok=True)
