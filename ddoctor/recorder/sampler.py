@@ -124,6 +124,7 @@ class Sampler:
                 written, pause = 0.0, min(60.0, 2 * pause) if self._timeline.done else pause
 
     def _look(self) -> None:
+        stacks.at_random()
         timeline = self._timeline
         if timeline.busy != timeline.main:
             return

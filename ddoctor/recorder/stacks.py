@@ -1,12 +1,25 @@
-"""Copies of the threads' stacks: a held frame keeps the objects of its function alive."""
+"""Samples of threads: when they are taken, and copies of the stacks.
+
+A held frame keeps the objects of its function alive.
+"""
 
 from __future__ import annotations
 
 import _thread
+import os
+import random
 import sys
+import time
 from collections.abc import Mapping
 from types import CodeType, FrameType
 from typing import NamedTuple, TypeAlias
+
+SOON_SECONDS = 1e-4
+"""How long the main thread keeps the interpreter that the sampler asks for."""
+# The script's own numbers must stay as they are.
+_chance = random.Random()
+_usual: list[float] = []
+"""The script's own switch interval, while it is shorter."""
 
 
 class Copied(NamedTuple):
@@ -18,6 +31,32 @@ class Copied(NamedTuple):
 
 
 AnyFrame: TypeAlias = FrameType | Copied
+
+
+def at_random() -> None:
+    """Return at a time that does not depend on what the other threads do.
+
+    A thread that asks for the interpreter gets it after the switch interval, 5 ms, or when the
+    other lets it go, as torch does in most operations: shorter work in Python would never be seen,
+    and the operation after it all the more. The interval is shorter for a sample only, since it
+    also decides how long the script's own threads wait for each other.
+    """
+    usual = sys.getswitchinterval()
+    _usual.append(usual)
+    sys.setswitchinterval(SOON_SECONDS)
+    time.sleep(_chance.uniform(0, usual))
+    _as_usual()
+
+
+def _as_usual() -> None:
+    # The script may have set another one meanwhile.
+    if _usual and sys.getswitchinterval() < 2 * SOON_SECONDS:
+        sys.setswitchinterval(_usual[0])
+    _usual.clear()
+
+
+# A worker may be forked in the middle of a sample.
+os.register_at_fork(after_in_child=_as_usual)
 
 
 def of_threads(main: int, most: int) -> Mapping[int, Copied]:

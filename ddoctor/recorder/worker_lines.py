@@ -47,6 +47,7 @@ class WorkerLines:
         looks, pause = 0, threading.Event()
         while not pause.wait(EVERY_SECONDS if looks < FIRST_LOOKS else LATER_SECONDS):
             looks += 1
+            stacks.at_random()
             if self.busy:
                 self._look()
                 self._free[0] = malloc_free() or 0.0

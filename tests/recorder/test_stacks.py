@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from multiprocessing import get_context
 from threading import Event, Thread, get_ident
 from weakref import ref
+
+import pytest
 
 from ddoctor.recorder import stacks
 
@@ -56,3 +61,45 @@ def test_of_many_threads_the_main_one_is_shown_alone() -> None:
     assert {*many} == {first}
     # The thread that looks is left out.
     assert get_ident() not in few
+
+
+def test_samples_at_random_see_short_work_in_python() -> None:
+    end, interval = Event(), sys.getswitchinterval()
+
+    def loop() -> None:
+        while not end.is_set():
+            until = time.thread_time() + 0.002
+            while time.thread_time() < until:
+                pass
+            time.sleep(0.0005)
+
+    thread = Thread(target=loop)
+    thread.start()
+    assert thread.ident is not None
+    asleep, looks = loop.__code__.co_firstlineno + 5, 100
+    met = []
+    for _ in range(looks):
+        stacks.at_random()
+        met.append(stacks.of_threads(thread.ident, 0)[thread.ident].f_lineno)
+        time.sleep(0.001)
+    end.set()
+    thread.join()
+    # It would be met asleep alone: only then would it let the interpreter go.
+    assert met.count(asleep) < 0.7 * looks
+    assert sys.getswitchinterval() == interval
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_worker_that_is_forked_during_a_sample_has_the_usual_interval() -> None:
+    interval = sys.getswitchinterval()
+    sampler = Thread(target=stacks.at_random)
+    sys.setswitchinterval(0.5)
+    sampler.start()
+    while sys.getswitchinterval() == 0.5:
+        time.sleep(0.001)
+    context = get_context("fork")
+    with context.Pool(1) as pool:
+        theirs = pool.apply(sys.getswitchinterval)
+    sampler.join()
+    sys.setswitchinterval(interval)
+    assert theirs == 0.5
