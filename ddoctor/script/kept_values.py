@@ -24,18 +24,37 @@ MOST_STEPS = 4
 def kept_values(program: Program) -> Iterator[Statement]:
     """Those such as ``history.append(batch)``, but for numbers and short texts."""
     for statement in program.statements:
-        loops = [block.node for block in statement.around if block.node in program.training]
+        around, scope = program.around(statement), statement.scope
+        loops = [block.node for block in around if block.node in program.training]
         if not loops:
             continue
         target, value = _kept(statement.node)
-        made = statement.scope.assigned(target) if target else ()
+        made = scope.assigned(target) if target else ()
         limited = any(
             isinstance(one, ast.Call) and any(word.arg == "maxlen" for word in one.keywords)
             for one in made
         )
-        small = value is None or _is_small(value, statement.scope)
-        if made and not limited and not small and not renewed(target, loops[-1]):
+        small = value is None or _is_small(value, scope)
+        # What a function makes for itself, ends with its call.
+        ends = loops[-1] not in {block.node for block in statement.around} and (
+            target in scope.variables
+        )
+        if made and not (limited or small or ends or _empties(target, loops[-1], scope, program)):
             yield statement
+
+
+def _empties(target: str, loop: ast.AST, scope: Scope, program: Program) -> bool:
+    """Whether the loop, the function or another method of the object empties the container."""
+    places = [loop]
+    if target.startswith("self."):
+        places += [one.node for one in program.methods.get(scope.owner, ()) if not _makes(one)]
+    elif target not in scope.variables:
+        places.append(scope.node)
+    return any(renewed(target, one) for one in places)
+
+
+def _makes(scope: Scope) -> bool:
+    return scope.name.endswith("__init__")
 
 
 def _kept(node: ast.stmt) -> tuple[str, ast.AST | None]:

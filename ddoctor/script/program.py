@@ -80,8 +80,8 @@ class Program:
         """The user's function that is called; None: another one, or unknown."""
         return self.objects.called[call.node]
 
-    def around(self, call: Call) -> tuple[Block, ...]:
-        """What contains a call: also what contains the only call of its function.
+    def around(self, call: Call | Statement) -> tuple[Block, ...]:
+        """What contains a call or a statement: also what contains the only call of its function.
 
         Tests of the rank count in its function alone: callers tell whether one tests it.
         """

@@ -48,3 +48,46 @@ def test_values_of_each_step(script: Read, line: str) -> None:
 )
 def test_numbers_and_what_is_emptied(script: Read, line: str) -> None:
     assert script(ddp(before=BEFORE, step=f"{STEP}steps += 1\n{line}")).kept_values == ()
+
+
+TRAINER = """import torch, torch.nn as nn
+from torch.utils.data import DataLoader
+history = []
+class Trainer:
+    def __init__(self, model, loader):
+        self.model, self.optimizer = model, torch.optim.SGD(model.parameters())
+        self.kept, self.loader = [], loader
+    def step(self, batch):
+        rows = []
+        self.optimizer.zero_grad()
+        self.model(batch).sum().backward()
+        self.optimizer.step()
+        {line}
+    def fit(self):
+        for batch in self.loader:
+            self.step(batch)
+            {after}
+Trainer(nn.parallel.DistributedDataParallel(nn.Linear(2, 2)), DataLoader(data)).fit()
+"""
+
+
+@pytest.mark.parametrize(
+    "line", ["history.append(batch)", "self.kept.append(batch)", "self.kept += [batch * 2]"]
+)
+def test_a_method_that_the_loop_calls(script: Read, line: str) -> None:
+    (kept,) = script(TRAINER.format(line=line, after="pass")).kept_values
+    assert kept.text == line
+
+
+@pytest.mark.parametrize(
+    ("line", "after"),
+    [
+        ("rows.append(batch)", "pass"),
+        ("self.kept.append(batch)", "self.kept.clear()"),
+        ("self.kept.append(batch)\n    def reset(self):\n        self.kept = []", "pass"),
+        ("history.append(batch)\n        history.pop(0)", "pass"),
+        ("history.append(1)", "pass"),
+    ],
+)
+def test_what_a_method_lets_go(script: Read, line: str, after: str) -> None:
+    assert script(TRAINER.format(line=line, after=after)).kept_values == ()
