@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Lines
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Finding, Fix, Severity
@@ -24,13 +26,26 @@ OPTIMIZER = "optimizer"
 def found(use: RankUse, lines: Lines | None) -> Iterator[Finding]:
     if not use.flags or not all(one.never_zeroed for one in use.flags):
         return
-    yield Finding(
-        severity=Severity.ERROR,
+    yield _finding(
+        Severity.ERROR,
+        "the gradient that each of the first steps left was still there, unchanged, when the "
+        f"next backward pass added its own{_steps_at(lines)}",
+    )
+
+
+def in_the_source(script: Script, use: RankUse | None) -> Iterator[Finding]:
+    line = script.never_zeroed
+    if line is not None and (use is None or not use.flags):
+        yield _finding(
+            Severity.WARNING, f"no line of the script zeroes the gradients that {shown(line)} takes"
+        )
+
+
+def _finding(severity: Severity, because: str) -> Finding:
+    return Finding(
+        severity=severity,
         confidence=Confidence.LIKELY,
-        because=(
-            "the gradient that each of the first steps left was still there, unchanged, when the "
-            f"next backward pass added its own{_steps_at(lines)}"
-        ),
+        because=because,
         fixes=(
             Fix.python(
                 summary="zero the gradients after each step of the optimizer",

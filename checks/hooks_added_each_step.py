@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -57,17 +59,31 @@ def found(memory: MemoryOverTime) -> Iterator[Finding]:
             ),
         ),
         where=Where(ranks=tuple(one.rank for one in ranks)),
-        fixes=(
-            Fix.python(
-                summary="register it once, before the loop, or remove it after use",
-                paste="handle = layer.register_forward_hook(hook)\n"
-                "try:\n"
-                "    output = model(batch)\n"
-                "finally:\n"
-                "    handle.remove()",
-            ),
-        ),
+        fixes=(_ONCE,),
     )
+
+
+def in_the_source(script: Script, memory: MemoryOverTime | None) -> Iterator[Finding]:
+    if memory is not None:
+        return
+    for line in script.repeated_hooks[:1]:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{shown(line)} adds a hook in each step of the training loop, and no line "
+            "removes one: each pass runs all of them",
+            fixes=(_ONCE,),
+        )
+
+
+_ONCE = Fix.python(
+    summary="register it once, before the loop, or remove it after use",
+    paste="handle = layer.register_forward_hook(hook)\n"
+    "try:\n"
+    "    output = model(batch)\n"
+    "finally:\n"
+    "    handle.remove()",
+)
 
 
 def _added(one: Growth) -> float:

@@ -16,6 +16,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import RankUse, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
@@ -26,12 +28,26 @@ def found(use: RankUse, run: TrainingRun) -> Iterator[Finding]:
             f"backward passes add gradients, but all were 0 in each of the first steps of "
             f"{_names(run)}, on all ranks: it updates nothing",
             _ZERO_BEFORE,
+            Confidence.CERTAIN,
         )
     elif use.flags and all(one.without_gradients for one in use.flags):
         yield _finding(
             f"backward passes run, but no parameter of {_names(run)} had a gradient or a state "
             "after any of its first steps, on all ranks: it updates nothing",
             _MAKE_LAST,
+            Confidence.CERTAIN,
+        )
+
+
+def in_the_source(script: Script, use: RankUse | None) -> Iterator[Finding]:
+    if use is not None and use.flags:
+        return
+    for one in script.zeroed_early[:1]:
+        yield _finding(
+            f"{shown(one.at)} zeroes the gradients of the backward pass before {shown(one.step)} "
+            "takes them",
+            _ZERO_BEFORE,
+            Confidence.LIKELY,
         )
 
 
@@ -39,10 +55,8 @@ def _names(run: TrainingRun) -> str:
     return ", ".join(run.optimizers) or "the optimizer"
 
 
-def _finding(because: str, fix: Fix) -> Finding:
-    return Finding(
-        severity=Severity.ERROR, confidence=Confidence.CERTAIN, because=because, fixes=(fix,)
-    )
+def _finding(because: str, fix: Fix, confidence: Confidence) -> Finding:
+    return Finding(severity=Severity.ERROR, confidence=confidence, because=because, fixes=(fix,))
 
 
 _WEIGHTS = "checkpoints of this run hold the weights that it began with"

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.training import EvaluationMode, RankUse
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
@@ -30,14 +32,31 @@ def found(use: RankUse) -> Iterator[Finding]:
     left = all(mode.trained_before for _, mode in modes)
     since = f"since {one.steps} steps" if left else "in all steps so far"
     again = ", and was in training mode before" if left else ""
-    yield Finding(
-        severity=Severity.WARNING if left else Severity.NOTE,
+    yield _finding(
+        f"{one.name} learns in evaluation mode {since}{again}, and has layers that compute "
+        f"something else then: {', '.join(one.layers)}",
+        Severity.WARNING if left else Severity.NOTE,
+        Where(ranks=tuple(rank for rank, _ in modes) if len(modes) < len(use.flags) else ()),
+    )
+
+
+def in_the_source(script: Script, use: RankUse | None) -> Iterator[Finding]:
+    if use is not None and use.flags:
+        return
+    for line in script.left_in_evaluation[:1]:
+        yield _finding(
+            f"after {shown(line)}, in a loop of the training, no line returns to training mode",
+            Severity.WARNING,
+            Where(),
+        )
+
+
+def _finding(because: str, severity: Severity, where: Where) -> Finding:
+    return Finding(
+        severity=severity,
         confidence=Confidence.LIKELY,
-        because=(
-            f"{one.name} learns in evaluation mode {since}{again}, and has layers that compute "
-            f"something else then: {', '.join(one.layers)}"
-        ),
-        where=Where(ranks=tuple(rank for rank, _ in modes) if len(modes) < len(use.flags) else ()),
+        because=because,
+        where=where,
         fixes=(
             Fix.python(
                 summary="call train() after each evaluation, and before the first step",

@@ -479,6 +479,13 @@ class SourceBatches(Part, frozen=True, kw_only=True):
     """The generator."""
 
 
+class SourceZeroed(Part, frozen=True, kw_only=True):
+    """Gradients that are zeroed between the backward pass and the step of the optimizer."""
+
+    at: SourceLine
+    step: SourceLine
+
+
 class SourceImport(Part, frozen=True, kw_only=True):
     """A framework that the source imports."""
 
@@ -512,6 +519,15 @@ class Script(Section, frozen=True, kw_only=True):
     own_branches: tuple[SourceOwnBranch, ...] = ()
     stale_optimizers: tuple[SourceStale, ...] = ()
     """Where every optimizer of the script comes before every wrapping by FSDP."""
+    remade_optimizers: tuple[SourceLine, ...] = ()
+    """Where a training loop makes an optimizer with a state in each turn."""
+    repeated_hooks: tuple[SourceLine, ...] = ()
+    """Where a training loop adds a hook to a module in each turn; no line removes one."""
+    zeroed_early: tuple[SourceZeroed, ...] = ()
+    never_zeroed: SourceLine | None = None
+    """The step of an optimizer of torch, in a script without any line that zeroes gradients."""
+    left_in_evaluation: tuple[SourceLine, ...] = ()
+    """Calls of ``eval()`` of a trained model in the loops of the training, without ``train()``."""
     partial_metrics: tuple[SourcePartial, ...] = ()
     """Where nothing on the way from the loop to the report asks another rank."""
     local_counts: tuple[SourceLocalCount, ...] = ()

@@ -44,6 +44,7 @@ from ddoctor.evidence.script import (
     SourceUnfrozen,
     SourceUnreached,
     SourceWorld,
+    SourceZeroed,
 )
 from ddoctor.script.assigned import assigned
 from ddoctor.script.batches import own_rates, scales_by_ranks
@@ -90,6 +91,13 @@ from ddoctor.script.source_calls import is_kept, source_call, within
 from ddoctor.script.source_lines import At, ModuleLines, cut
 from ddoctor.script.splits import splits
 from ddoctor.script.stale_optimizers import stale_optimizers
+from ddoctor.script.step_order import (
+    hooks_of_each_step,
+    left_in_evaluation,
+    made_in_each_step,
+    never_zeroed,
+    zeroed_before_the_step,
+)
 from ddoctor.script.stopping import own_stops
 from ddoctor.script.switches import Test
 from ddoctor.script.token_means import token_means
@@ -186,6 +194,16 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             SourceStale(at=at(made.node, made.scope), wrap=at(wrap.node, wrap.scope))
             for made, wrap in stale_optimizers(program)
         ),
+        remade_optimizers=_first(at(one.node, one.scope) for one in made_in_each_step(program)),
+        repeated_hooks=_first(at(one.node, one.scope) for one in hooks_of_each_step(program)),
+        zeroed_early=_first(
+            SourceZeroed(at=at(zero.node, zero.scope), step=at(step.node, step.scope))
+            for zero, step in zeroed_before_the_step(program)
+        ),
+        never_zeroed=next(
+            (at(one.node, one.scope) for one in [never_zeroed(program)] if one is not None), None
+        ),
+        left_in_evaluation=_first(at(one.node, one.scope) for one in left_in_evaluation(program)),
         partial_metrics=_first(
             SourcePartial(
                 loop=at(one.loop, one.scope),

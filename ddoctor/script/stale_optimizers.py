@@ -35,7 +35,7 @@ def stale_optimizers(program: Program) -> Iterator[tuple[Call, Call]]:
     Nothing, unless every optimizer is made before every wrapping: one of another function may
     replace what came first.
     """
-    made = [call for call in program.calls if _makes(call)]
+    made = [call for call in program.calls if makes_optimizer(call)]
     wraps = [call for call in program.calls if call.name in (FSDP1, FSDP2)]
     if not made or not wraps or any(map(_keeps, wraps)) or _renews(program):
         return
@@ -51,7 +51,7 @@ def stale_optimizers(program: Program) -> Iterator[tuple[Call, Call]]:
                 break
 
 
-def _makes(call: Call) -> bool:
+def makes_optimizer(call: Call) -> bool:
     of_torch = OF_TORCH.fullmatch(call.name) is not None
     return of_torch or (
         OPTIMIZERS.fullmatch(call.method) is not None and not call.name.startswith("torch.")
