@@ -15,14 +15,16 @@ To see them, run ``env | grep -E 'DEBUG|LOG'``. To fix it, unset them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.environment_fixes import MEASURE, left_set
+from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.analysis.variable_values import holds
 from ddoctor.evidence.known_software import KnownVariables
 from ddoctor.evidence.launch import Launch
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
@@ -34,24 +36,64 @@ MOST = 0.5
 
 def in_a_launch(launch: Launch, known: KnownVariables) -> Iterator[Finding]:
     """A costly one that the line, or a file of the launch, sets for the ranks."""
+    given = {
+        one.name.removeprefix("env."): (one.value, one.at)
+        # The first one of a name wins.
+        for one in reversed(launch.settings)
+        if one.name.startswith("env.")
+    }
+    yield from _costly(given, known, _unset)
+
+
+def in_the_source(
+    script: Script, known: KnownVariables, environment: Environment | None
+) -> Iterator[Finding]:
+    """A costly one that the script sets itself, whatever its options are."""
+    given = {
+        one.name.removeprefix("os.environ[").removesuffix("]"): (text, shown(one.at))
+        for one in script.settings
+        if one.name.startswith("os.environ[")
+        and not one.within
+        and (text := one.value.strip("\"'")) != one.value
+    }
+    there = {
+        name: one for name, one in given.items() if not (environment and environment.get(name))
+    }
+    yield from _costly(there, known, _for_one_run)
+
+
+def _costly(
+    given: Mapping[str, tuple[str, str]], known: KnownVariables, fix: Callable[[str, str], Fix]
+) -> Iterator[Finding]:
+    """``given``: the values of variables, and where each is set; ``fix``: by name and value."""
     for setting in known.debugging:
         if Severity(setting.severity) is Severity.NOTE:
             continue
         wanted = {setting.name: setting.values, **setting.only_with}
-        given = {name: launch.get(f"env.{name}") for name in wanted}
-        one = given[setting.name]
-        if one is not None and all(
-            other is not None and holds(known, name, other.value, wanted[name])
-            for name, other in given.items()
+        if all(
+            name in given and holds(known, name, given[name][0], values)
+            for name, values in wanted.items()
         ):
+            value, at = given[setting.name]
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.LIKELY,
-                because=f"{setting.name}={one.value} ({one.at}) {setting.effect}",
-                evidence=(Observation(name=setting.name, value=one.value, source=one.at),),
-                fixes=(Fix(summary="leave it out of a long run", paste=f"unset {setting.name}"),),
+                because=f"{setting.name}={value} ({at}) {setting.effect}",
+                evidence=(Observation(name=setting.name, value=value, source=at),),
+                fixes=(fix(setting.name, value),),
             )
             return
+
+
+def _unset(name: str, _value: str) -> Fix:
+    return Fix(summary="leave it out of a long run", paste=f"unset {name}")
+
+
+def _for_one_run(name: str, value: str) -> Fix:
+    return Fix(
+        summary="delete that line, and set it only for a run that fails",
+        paste=f"{name}={value} torchrun …",
+    )
 
 
 def left_on(environment: Environment, known: KnownVariables) -> Iterator[Finding]:

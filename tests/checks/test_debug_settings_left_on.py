@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor.evidence.script import Script, SourceLine, SourceSetting, Within
 from ddoctor.evidence.software import Environment, Variable
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Severity
@@ -104,3 +105,37 @@ def test_a_profiler_of_a_few_steps_is_none(findings: Findings, each: int) -> Non
 
 def test_of_few_steps_nothing_is_said(findings: Findings) -> None:
     assert findings(CAUSE, flags(4, 4), steps(USUAL, USUAL, count=4)) == ()
+
+
+def source(name: str, value: str, *within: Within) -> Script:
+    at = SourceLine(file="train.py", line=8, text=f'os.environ["{name}"] = {value}', function="")
+    setting = SourceSetting(name=f"os.environ[{name}]", value=value, at=at, within=within)
+    return Script(files=("train.py",), settings=(setting,))
+
+
+DETAIL = ("TORCH_DISTRIBUTED_DEBUG", '"DETAIL"')
+
+
+def test_a_variable_that_the_script_sets(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, source(*DETAIL))
+    assert finding.severity is Severity.WARNING
+    assert "TORCH_DISTRIBUTED_DEBUG=DETAIL (train.py:8 (`os.environ" in finding.because
+    assert finding.fixes[0].paste == "TORCH_DISTRIBUTED_DEBUG=DETAIL torchrun …"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        source(*DETAIL, "condition"),
+        source("TORCH_DISTRIBUTED_DEBUG", '"OFF"'),
+        source("TORCH_DISTRIBUTED_DEBUG", "args.debug"),
+        source("NCCL_DEBUG", '"INFO"'),
+    ],
+)
+def test_quiet_about_the_script(findings: Findings, script: Script) -> None:
+    assert findings(CAUSE, script) == ()
+
+
+def test_told_once_where_the_environment_has_it(findings: Findings) -> None:
+    there = environment(TORCH_DISTRIBUTED_DEBUG="DETAIL")
+    assert len(findings(CAUSE, source(*DETAIL), there)) == 1
