@@ -27,7 +27,7 @@ from ddoctor.analysis.live_ranks import (
     shares,
 )
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.loop_lines import makes_garbage, mostly_collects
+from ddoctor.analysis.loop_lines import asks_to_collect, makes_garbage, mostly_collects
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, SLOWER_BY, most_affected, without
 from ddoctor.analysis.work_imbalance import Rows
 from ddoctor.evidence.steps import Lines, Steps
@@ -149,7 +149,7 @@ def _by_the_script(steps: Steps, lines: Lines | None, use: RankUse | None) -> bo
             if flags.rank == rank.place.rank and events and flags.collected >= events / 2:
                 return True
         met = lines.of(rank.place.rank, "gc") if lines is not None else ()
-        if met and COLLECTS in met[0].text:
+        if met and (COLLECTS in met[0].text or asks_to_collect(met[0])):
             return True
         # Of a line that makes so many objects, step-loop-overhead tells.
         if lines is not None and makes_garbage(lines, rank.place.rank):

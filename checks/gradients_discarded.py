@@ -23,11 +23,13 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation
 
+INSPECTED = ("ddp", "none")
+"""Kinds of wrappers whose gradients are followed one by one."""
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 
 
 def after_the_last_one_taken(wrapping: Wrapping, steps: Steps) -> Iterator[Finding]:
-    for models in wrapping.by_name(lambda one: one.kind == "ddp"):
+    for models in wrapping.by_name(lambda one: one.kind in INSPECTED):
         # Two models of a rank may have one class.
         most: dict[int, float] = {}
         for one in models:

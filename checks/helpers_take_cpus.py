@@ -105,7 +105,7 @@ def _found(
             avoidable = bool(fixes)
         yield Finding(
             # Expensive items may be needed; to ask for something all the time never is.
-            severity=live_cost.severity(waited) if avoidable else Severity.NOTE,
+            severity=Severity.WARNING if avoidable else Severity.NOTE,
             confidence=Confidence.LIKELY,
             because=f"the main threads on {host} wait for a CPU for {waited:.0%} of the time, "
             f"while {what}",

@@ -112,6 +112,8 @@ def growing(
         if (found := trend(rank.steps, amounts)) is not None
         and found.proves(GROWTH)
         and found.per_step >= PER_STEP
+        # A rank that runs ahead of the others holds more, until it waits for them.
+        and amounts[-1] - amounts[0] >= found.growth / 2
         # Free memory that malloc has returned to the kernel is not resident, but counted as free.
         and _grows(rank.steps, rank.workers if workers else rank.resident)
     ]

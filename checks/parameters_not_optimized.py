@@ -14,6 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
@@ -49,6 +51,31 @@ def found(wrapping: Wrapping) -> Iterator[Finding]:
                     summary="or freeze what is not to be trained, before the model is wrapped",
                     paste="model.encoder.requires_grad_(False)",
                     caution="then no gradients are computed and sent for it",
+                ),
+            ),
+        )
+
+
+def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """Of a later stage of the training as well, which no recorded step may have reached."""
+    if wrapping is not None and any(one.untrained for one in wrapping.wrappers):
+        return
+    for one in script.replaced_layers[:1]:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{shown(one.at)} replaces a layer after {shown(one.optimizer)} has got the "
+            "parameters, and no line gives it those of the new one",
+            fixes=(
+                Fix.python(
+                    summary="make the optimizer again after the layer is replaced",
+                    paste="model.head = torch.nn.Linear(width, classes)\n"
+                    "model = DistributedDataParallel(model)\n"
+                    "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)",
+                ),
+                Fix.python(
+                    summary="or add the new parameters to it",
+                    paste="optimizer.add_param_group({'params': model.head.parameters()})",
                 ),
             ),
         )

@@ -15,6 +15,8 @@ from ddoctor.models import Confidence, Placed, Where
 
 # A single batch may be equal by accident: the longest samples first, or a fixed warm-up batch.
 LEAST = 2
+# As many calls of the model as the recorder compares.
+FIRST_STEPS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +100,13 @@ def alike(given: Mapping[int, Sequence[str]]) -> tuple[tuple[int, ...], ...]:
 def synchronised(
     wrapping: Wrapping | None, steps: Steps | None, calls: CollectiveCalls | None = None
 ) -> bool | None:
-    """Whether the ranks average their gradients into one model; None: not known."""
+    """Whether the ranks average their gradients into one model; None: not known.
+
+    The first batches are compared. Where each rank trains a model alone before the common one, such
+    as a teacher, these belong to that.
+    """
+    if steps is not None and _alone_at_first(steps):
+        return False
     if wrapping is not None and any(one.kind != "none" for one in wrapping.wrappers):
         return True
     if steps is not None and steps.synced:
@@ -106,6 +114,12 @@ def synchronised(
     if wrapping is not None and exchanged_models.averaged(wrapping, calls):
         return True
     return None if wrapping is None else False
+
+
+def _alone_at_first(steps: Steps) -> bool:
+    return steps.synced is True and not any(
+        any(rank.synced_backwards[:FIRST_STEPS]) for rank in steps.ranks
+    )
 
 
 def confidence(

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.steps import HotLine, Lines
+from ddoctor.evidence.steps import COLLECT, HotLine, Lines
 
 COLLECTS = "collects garbage"
 OVERHEAD: Mapping[str, re.Pattern[str]] = {
@@ -55,11 +55,16 @@ def makes_garbage(lines: Lines, rank: int) -> tuple[str, int] | None:
     A line that collects by itself is none.
     """
     where = mostly_collects(lines, rank)
-    if where is None or any(OVERHEAD[COLLECTS].search(one.text) for one in lines.of(rank, "gc")):
+    if where is None or any(map(asks_to_collect, lines.of(rank, "gc"))):
         return None
     place = (where.file, where.line)
     works = any((one.file, one.line) == place for one in lines.of(rank, "rest"))
     return place if works else None
+
+
+def asks_to_collect(line: HotLine) -> bool:
+    """Whether a line in a collection of garbage asks for it, also by a function of a library."""
+    return line.inner == COLLECT or OVERHEAD[COLLECTS].search(line.text) is not None
 
 
 def mostly_collects(lines: Lines, rank: int) -> Frame | None:

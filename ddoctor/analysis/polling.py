@@ -13,6 +13,7 @@ POLLS = re.compile(
     r"_nowait\(|block=False|\.get\(False|\.poll\(|\.(?:empty|qsize)\("
     # Less than ten milliseconds.
     r"|timeout=(?:0?\.00\d*|[\d.]+e-0?[3-9])\b"
+    r"|\bsleep\((?:0|0?\.0|0?\.00\d*|[\d.]+e-0?[3-9])\)"
 )
 """The text of a line that does not wait, or hardly."""
 

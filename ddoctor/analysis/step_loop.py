@@ -88,8 +88,8 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
                 met.setdefault(Place.MODEL, Counter())[LoopLine(row.frame)] += row.samples
                 continue
             own = (row.file, row.line) == makes
-            asked = own or loop_lines.does(row.frame) == loop_lines.COLLECTS
-            if phase == COLLECTION and not asked:
+            asked = loop_lines.asks_to_collect(row)
+            if phase == COLLECTION and not (own or asked):
                 # Python collects by itself, wherever it is.
                 continue
             activity = _activity(row)
@@ -103,6 +103,8 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
             # What a library calls stands in none of the lines that lead there.
             if place in (Place.WITHIN, Place.UNKNOWN) and loop_work.is_callback(row.frame):
                 place, line = Place.LATER, LoopLine(row.frame, loop_lines.IN_A_CALLBACK)
+            if asked and phase == COLLECTION:
+                line = LoopLine(line.frame, loop_lines.COLLECTS, line.inner)
             seconds[place] += spent * row.samples / whole
             met.setdefault(place, Counter())[line] += row.samples
     hooks = [one for one in mine if one.hook]

@@ -486,6 +486,13 @@ class SourceZeroed(Part, frozen=True, kw_only=True):
     step: SourceLine
 
 
+class SourceReplaced(Part, frozen=True, kw_only=True):
+    """A layer that a model gets after its optimizer was made."""
+
+    at: SourceLine
+    optimizer: SourceLine
+
+
 class SourceImport(Part, frozen=True, kw_only=True):
     """A framework that the source imports."""
 
@@ -524,6 +531,8 @@ class Script(Section, frozen=True, kw_only=True):
     repeated_hooks: tuple[SourceLine, ...] = ()
     """Where a training loop adds a hook to a module in each turn; no line removes one."""
     zeroed_early: tuple[SourceZeroed, ...] = ()
+    replaced_layers: tuple[SourceReplaced, ...] = ()
+    """Where no line makes an optimizer, or gives it parameters, afterwards."""
     never_zeroed: SourceLine | None = None
     """The step of an optimizer of torch, in a script without any line that zeroes gradients."""
     left_in_evaluation: tuple[SourceLine, ...] = ()

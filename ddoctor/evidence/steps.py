@@ -185,6 +185,9 @@ class Steps(Section, frozen=True, kw_only=True, dict=True):
         return fmean(rank.share(phase) for rank in self.ranks) if self.ranks else 0.0
 
 
+COLLECT = "gc:collect"
+
+
 class HotLine(Part, frozen=True, kw_only=True):
     """A line of the user's code that the main thread was sampled in."""
 
@@ -198,7 +201,8 @@ class HotLine(Part, frozen=True, kw_only=True):
     late: int = 0
     """Those of the later half of the judged steps."""
     inner: str = ""
-    """The innermost library frame, as file:function; empty: the user's own."""
+    """The innermost library frame, as file:function; empty: the user's own. ``COLLECT`` of a
+    collection of garbage that the script or a library asks for."""
     hook: bool = False
     """A hook of a tensor leads to it, in ``rest``, or one of a module, in a pass."""
     after: str = ""

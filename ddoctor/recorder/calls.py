@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import wraps
 from threading import get_ident
+from types import CodeType
 from typing import Any
 
 import torch
@@ -99,6 +100,11 @@ def timed(timeline: Timeline, original: Callable[..., Any], phase: int) -> Calla
             timeline.unwind(depth)
 
     return call
+
+
+def counts(code: CodeType) -> bool:
+    """Whether it is the code of a function whose calls are counted."""
+    return code.co_filename == __file__
 
 
 def _count(

@@ -19,6 +19,8 @@ from ddoctor.recorder.tape import GC
 from ddoctor.recorder.timeline import Timeline
 
 LATER_SECONDS = 0.001
+LONG_SECONDS = 0.01
+"""A collection of this time is told to the sampler, which cannot run meanwhile."""
 
 
 def install(timeline: Timeline) -> None:
@@ -29,7 +31,10 @@ def install(timeline: Timeline) -> None:
             if phase == "start":
                 timeline.enter(GC)
             elif timeline.phase == GC:
-                timeline.leave()
+                began = timeline.last
+                seconds = timeline.leave() - began
+                if seconds >= LONG_SECONDS:
+                    timeline.collected(sys._getframe(1), seconds)
 
     show = sys.unraisablehook
 

@@ -61,16 +61,25 @@ def wrappers(
     untrained: Untrained,
 ) -> Iterator[Wrapper]:
     """Each outermost model; ``checksums``: as of the function."""
-    wrapped = outermost.wrapped()
     for root in list(outermost.roots.values()):
         inner = [one for one in root.modules() if isinstance(one, DistributedDataParallel)]
-        model = inner[0] if inner else None
-        number = wrapped.index(model) if model in wrapped else None
+        model = inner[0] if inner else root
         sums = checksums.get(id(root), Checksum())
-        found = _wrapper(model or root, inspection, outermost.updated(), number, sums)
+        found = _wrapper(model, inspection, outermost.updated(), inspection.number(model), sums)
         yield replace(
             found, bypassed=outermost.bypasses(root), untrained=untrained.names.get(id(root), ())
         )
+
+
+def plain_models(outermost: Outermost) -> list[nn.Module]:
+    """The trained models that no wrapper holds."""
+    return [
+        root
+        for root in outermost.roots.values()
+        if not outermost.bypasses(root)
+        and not any(isinstance(one, DistributedDataParallel) for one in root.modules())
+        and not fsdp_units(root.modules())
+    ]
 
 
 def _wrapper(
@@ -88,7 +97,8 @@ def _wrapper(
     units = fsdp_units(modules)
     kind = "ddp" if ddp is not None else max(units, default="none")
     none: tuple[str, ...] = ()
-    never, sometimes = (none, none) if number is None else inspection.unused(number, updated)
+    of_ddp = number if ddp is not None else None
+    never, sometimes = (none, none) if of_ddp is None else inspection.unused(of_ddp, updated)
     logged = ddp._get_ddp_logging_data() if ddp is not None else {}
     sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""
     inner = getattr(bare, "_orig_mod", bare)
@@ -122,9 +132,9 @@ def _wrapper(
         bucket_bytes=tuple(int(one) for one in sizes.split(",") if one.strip().isdigit()),
         comm_hook=str(logged.get("comm_hook", "")),
         reduction_seconds=logged.get("avg_backward_comm_time", 0) / 1e9,
-        inspected_steps=inspection.steps if number is not None else 0,
-        table_bytes=sum(one.nbytes for one in inspection.tables(number)),
-        table_rows=round(inspection.table_rows(number), 4),
+        inspected_steps=inspection.steps if of_ddp is not None else 0,
+        table_bytes=sum(one.nbytes for one in inspection.tables(of_ddp)),
+        table_rows=round(inspection.table_rows(of_ddp), 4),
         discarded=round(inspection.discarded(number), 4) if number is not None else 0.0,
         unused=never,
         sometimes_unused=sometimes,

@@ -25,7 +25,7 @@ BACKWARDS = COUNT["backwards"]
 
 
 class Inspection:
-    """Hooks on all parameters of the models in DDP, one step at a time."""
+    """Hooks on all parameters of the models, in DDP or not, one step at a time."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -46,23 +46,24 @@ class Inspection:
         self._began = 0.0
         self._last_step = 0.0
 
-    def watch(self, wrapped: list[DistributedDataParallel]) -> None:
+    def watch(self, models: list[nn.Module]) -> None:
         """Inspect these models from the next step on; earlier results are dropped."""
         self.end()
         self._used.clear()
         self._hooked.clear()
         self._discarded = Discarded(self._timeline, self._turn)
         self.steps = 0
-        for number, model in enumerate(wrapped):
-            for name, one in model.module.named_parameters():
+        bare = [one.module if isinstance(one, DistributedDataParallel) else one for one in models]
+        for number, model in enumerate(bare):
+            for name, one in model.named_parameters():
                 if one.requires_grad:
                     self._names[id(one)] = (number, name)
-        self._models = wrapped
-        self._tables = [_tables(model.module) for model in wrapped]
+        self._models = models
+        self._tables = [_tables(model) for model in bare]
         self._rows = {id(one): 1.0 for tables in self._tables for one in tables}
         self._next = self._timeline.done + 1
 
-    _models: list[DistributedDataParallel] = []  # noqa: RUF012 - replaced, never added to
+    _models: list[nn.Module] = []  # noqa: RUF012 - replaced, never added to
 
     def step(self, number: int) -> int:
         """Between two steps: read the results of the last one, prepare the next. Returns the step
@@ -100,6 +101,10 @@ class Inspection:
         for handle in self._handles:
             handle.remove()
         self._handles = []
+
+    def number(self, model: nn.Module) -> int | None:
+        """The number by which the other functions know a model; None: it is not inspected."""
+        return next((number for number, one in enumerate(self._models) if one is model), None)
 
     def unused(self, model: int, updated: Set[int]) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Parameters of a model that never got a gradient, and those that sometimes did.

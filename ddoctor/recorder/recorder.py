@@ -156,7 +156,7 @@ class Recorder:
 
     def _take_models(self) -> None:
         self._gradients.wrapped = self._outermost.wrapped()
-        self._inspection.watch(self._gradients.wrapped)
+        self._inspection.watch([*self._gradients.wrapped, *facts.plain_models(self._outermost)])
 
     def _settle(self, number: int) -> int:
         self._frameworks.look()

@@ -8,11 +8,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import CodeType
+from types import CodeType, FrameType
 
-from ddoctor.evidence.steps import HotLine
+from ddoctor.evidence.steps import COLLECT, HotLine
 from ddoctor.proc.memory import held, malloc_free
 from ddoctor.recorder import hooks, places, stacks, tape, user_calls
+from ddoctor.recorder.calls import counts
 from ddoctor.recorder.script_threads import MOST_THREADS, ScriptThreads
 from ddoctor.recorder.stacks import AnyFrame, Copied
 from ddoctor.recorder.timeline import Timeline
@@ -42,8 +43,9 @@ class Sampler:
     def __init__(self, timeline: Timeline, write: Callable[[], None]) -> None:
         self._timeline = timeline
         self._write = write
-        self._numbers: dict[tuple[CodeType, int, CodeType, bool, Calls], int] = {}
-        """Code, line, innermost code, whether in a hook, and calls of each place, from 0 on."""
+        self._numbers: dict[tuple[CodeType, int, str, bool, Calls], int] = {}
+        """Code, line, innermost function of a library, whether in a hook, and calls of each place,
+        from 0 on."""
         self.samples: list[tuple[float, int, int, int]] = []
         """Time, phase, the phase before it and place of each sample."""
         self.threads = ScriptThreads(timeline.main)
@@ -57,6 +59,10 @@ class Sampler:
         self.trains: Callable[[], bool] = lambda: bool(timeline.done)
         """Whether the training has begun; asked until it has."""
         self._training = False
+        self._every = EVERY_SECONDS
+        self._collections: list[tuple[Copied, float, int, float]] = []
+        """Stack, seconds, the phase before it and the end of each that no sample counts yet."""
+        timeline.collected = self._collected
 
     def start(self) -> None:
         """Start to sample."""
@@ -79,7 +85,7 @@ class Sampler:
                 line=line,
                 function=code.co_qualname if sys.version_info >= (3, 11) else code.co_name,
                 text=user_calls.text(code, line),
-                inner="" if inner is code else f"{_short(inner.co_filename)}:{inner.co_name}",
+                inner=inner,
                 hook=hook,
                 calls=tuple(user_calls.frame(*call) for call in calls),
                 within=tuple(block for call in calls for block in user_calls.blocks(*call)),
@@ -101,12 +107,13 @@ class Sampler:
 
     def _sample(self) -> None:
         looks, written, pause = 0, 0.0, WRITE_AFTER_SECONDS
-        while not self._over.wait(every := EVERY_SECONDS if looks < FIRST_LOOKS else LATER_SECONDS):
+        while not self._over.wait(self._every):
             if not self._training and self.trains():
                 # However long it took to begin, a short training is met often, too.
                 self._training, looks = True, 0
             looks += 1
-            written += every
+            written += self._every
+            self._every = EVERY_SECONDS if looks < FIRST_LOOKS else LATER_SECONDS
             self._look()
             if looks % (WEIGH_EVERY if looks <= WEIGHED_OFTEN else WEIGH_LATER) == 0:
                 self._weigh()
@@ -123,7 +130,26 @@ class Sampler:
                 # Until it trains, what is told of a rank that dies is what was written.
                 written, pause = 0.0, min(60.0, 2 * pause) if self._timeline.done else pause
 
+    def _collected(self, frame: FrameType, seconds: float) -> None:
+        """A collection of garbage keeps the interpreter: it gets the samples that it prevents."""
+        timeline = self._timeline
+        if timeline.busy != timeline.main:
+            return
+        self._collections.append((stacks.copied(frame), seconds, timeline.came, timeline.last))
+
+    def _count_collections(self) -> None:
+        while self._collections:
+            frame, seconds, came, now = self._collections.pop()
+            user = places.caller(frame)
+            # Of functions that are counted, `gc.collect` alone collects so long.
+            inner = COLLECT if counts(frame.f_code) else ""
+            number = self._number(frame, user, inner, hook=False) if user is not None else None
+            if number is not None:
+                samples = round(seconds / self._every)
+                self.samples += [(now, tape.GC, came, number)] * samples
+
     def _look(self) -> None:
+        self._count_collections()
         stacks.at_random()
         timeline = self._timeline
         if timeline.busy != timeline.main:
@@ -140,14 +166,16 @@ class Sampler:
             # It waited for the interpreter until the hook had ended.
             return
         hook = hook or (phase in PASSES and hooks.of_module(user))
-        inner = _outer_library(frame, user)
+        number = self._number(frame, user, _library(frame, user), hook=hook)
+        if number is not None:
+            self.samples.append((now, phase, came, number))
+
+    def _number(self, frame: Copied, user: AnyFrame, inner: str, *, hook: bool) -> int | None:
+        """The number of a place; None: there are too many."""
         key = (user.f_code, user.f_lineno, inner, hook, user_calls.calls(user))
-        number = self._numbers.get(key)
-        if number is None:
-            if len(self._numbers) >= MOST_PLACES:
-                return
-            number = self._numbers[key] = len(self._numbers)
-        self.samples.append((now, phase, came, number))
+        if key not in self._numbers and len(self._numbers) < MOST_PLACES:
+            self._numbers[key] = len(self._numbers)
+        return self._numbers.get(key)
 
     def _weigh(self) -> None:
         timeline = self._timeline
@@ -165,9 +193,10 @@ def _short(file: str) -> str:
     return "/".join(Path(file).parts[-2:])
 
 
-def _outer_library(frame: Copied, user: AnyFrame) -> CodeType:
-    """The innermost frame outside of the recorder."""
+def _library(frame: Copied, user: AnyFrame) -> str:
+    """The innermost function outside of the recorder; empty: the user's own."""
     inner: Copied | None = frame
     while inner is not None and "ddoctor" in inner.f_code.co_filename and inner is not user:
         inner = inner.f_back
-    return (inner or user).f_code
+    code = (inner or user).f_code
+    return "" if code is user.f_code else f"{_short(code.co_filename)}:{code.co_name}"

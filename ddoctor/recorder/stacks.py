@@ -68,10 +68,11 @@ def of_threads(main: int, most: int) -> Mapping[int, Copied]:
     # Its own frame has this variable: a cycle, which would keep what all of them hold.
     del frames[_thread.get_ident()]
     alone = len(frames) > most
-    return {one: _copied(frame) for one, frame in frames.items() if one == main or not alone}
+    return {one: copied(frame) for one, frame in frames.items() if one == main or not alone}
 
 
-def _copied(frame: FrameType) -> Copied:
+def copied(frame: FrameType) -> Copied:
+    """A copy of a frame and of those that lead to it."""
     calls = []
     outer: FrameType | None = frame
     while outer is not None:

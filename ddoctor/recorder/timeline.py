@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from array import array
+from collections.abc import Callable
 from ctypes import py_object, pythonapi
 from math import inf
 from threading import get_ident
 from time import perf_counter, thread_time
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from ddoctor.recorder.device_clock import DeviceClock
@@ -94,6 +96,8 @@ class Timeline:
         self._woken = False
         """Whether the last row was one of them: the next is a regular one."""
         self._cpu = thread_time()
+        self.collected: Callable[[FrameType, float], None] = lambda *_: None
+        """Told of long collections of garbage, with the frame that they interrupt and seconds."""
         self.device: DeviceClock | None = None
         self.marking: DeviceClock | None = None
         """The device clock; none while the recorder rests."""

@@ -29,6 +29,7 @@ from ddoctor.evidence.script import (
     SourceRandomSplit,
     SourceReading,
     SourceRemade,
+    SourceReplaced,
     SourceSampler,
     SourceSchedule,
     SourceSeed,
@@ -82,6 +83,7 @@ from ddoctor.script.program import Program
 from ddoctor.script.random_splits import RandomSplit, random_splits
 from ddoctor.script.rank_names import rank_names
 from ddoctor.script.remade_loaders import remade_loaders
+from ddoctor.script.replaced_layers import replaced_layers
 from ddoctor.script.samplers import plain_samplers
 from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import Call, Scope, Statement, Walk
@@ -199,6 +201,12 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         zeroed_early=_first(
             SourceZeroed(at=at(zero.node, zero.scope), step=at(step.node, step.scope))
             for zero, step in zeroed_before_the_step(program)
+        ),
+        replaced_layers=_first(
+            SourceReplaced(
+                at=at(layer.node, layer.scope), optimizer=at(optimizer.node, optimizer.scope)
+            )
+            for layer, optimizer in replaced_layers(program)
         ),
         never_zeroed=next(
             (at(one.node, one.scope) for one in [never_zeroed(program)] if one is not None), None

@@ -37,7 +37,7 @@ def stale_optimizers(program: Program) -> Iterator[tuple[Call, Call]]:
     """
     made = [call for call in program.calls if makes_optimizer(call)]
     wraps = [call for call in program.calls if call.name in (FSDP1, FSDP2)]
-    if not made or not wraps or any(map(_keeps, wraps)) or _renews(program):
+    if not made or not wraps or any(map(_keeps, wraps)) or renews(program):
         return
     if not all(precedes(one, wrap, program) for one in made for wrap in wraps):
         return
@@ -65,7 +65,7 @@ def _keeps(wrap: Call) -> bool:
     return None in words or not (isinstance(kept, ast.Constant) and kept.value is False)
 
 
-def _renews(program: Program) -> bool:
+def renews(program: Program) -> bool:
     """Whether something may make the optimizer again: a helper of a package, or its groups."""
     for call in program.calls:
         makes = "optimizer" in call.method.lower() and "state" not in call.method
@@ -75,6 +75,14 @@ def _renews(program: Program) -> bool:
     if any(name.endswith(".param_groups") for _, name in program.variables):
         return True
     return any(_is_key(one) for each in program.statements for one in assigned(each.node))
+
+
+def trained_names(optimizer: Call) -> Iterator[str]:
+    """The models whose parameters the call gives to the optimizer, as the source writes them."""
+    for part in ast.walk(optimizer.node):
+        function = part.func if isinstance(part, ast.Call) else None
+        if isinstance(function, ast.Attribute) and function.attr in PARAMETERS:
+            yield variable(function.value)
 
 
 def _is_key(target: ast.expr) -> bool:

@@ -8,9 +8,9 @@ from itertools import pairwise
 
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
-from ddoctor.script.ranks import lower, own_name
+from ddoctor.script.ranks import lower
 from ddoctor.script.scopes import Block, Call, Scope, assignments
-from ddoctor.script.stale_optimizers import PARAMETERS, makes_optimizer
+from ddoctor.script.stale_optimizers import makes_optimizer, trained_names
 from ddoctor.script.training_loops import BACKWARD, OTHER_STEPS
 
 HOOKS = frozenset(
@@ -143,11 +143,9 @@ def _is_trained(name: str, scope: Scope, program: Program, steps: int) -> bool:
     """Whether an optimizer has the parameters of the model, or of what it wraps."""
     name = name.removesuffix(".module")
     for call in filter(makes_optimizer, program.calls):
-        for part in ast.walk(call.node):
-            if isinstance(part, ast.Call) and own_name(part.func) in PARAMETERS:
-                trained = variable(_root(part)).removesuffix(".module")
-                if trained == name and call.scope.holder(name) == scope.holder(name):
-                    return True
+        trained = {one.removesuffix(".module") for one in trained_names(call)}
+        if name in trained and call.scope.holder(name) == scope.holder(name):
+            return True
     given, caller = program.passed(scope).get(name), program.caller(scope)
     if steps and given is not None and caller is not None and variable(given):
         return _is_trained(variable(given), caller.scope, program, steps - 1)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.evidence.frames import Origin
 from ddoctor.evidence.loading import DataSeen, FirstBatches, FirstInputs, Loader, Loading
@@ -232,6 +233,18 @@ def test_a_loop_that_draws_the_same_on_all_ranks(findings: Findings, random: boo
     assert finding.confidence is Confidence.LIKELY
     assert "at train.py:12 are the same on all ranks, in all 8 compared calls" in finding.because
     assert "manual_seed(1000 + rank)" in finding.fixes[0].paste
+
+
+def test_quiet_about_a_model_that_each_rank_trains_alone_before(findings: Findings) -> None:
+    work = steps(USUAL, USUAL)
+    later = replace(
+        work,
+        ranks=tuple(
+            replace(rank, synced_backwards=(0,) * 12 + (1,) * (work.count - 12))
+            for rank in work.ranks
+        ),
+    )
+    assert findings(CAUSE, inputs(0, 0), NONE, wrapped(ranks=2), later) == ()
 
 
 def sent(within: str, bytes_in_a_step: int, in_steps: int = 30) -> CollectiveCalls:

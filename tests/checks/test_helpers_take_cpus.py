@@ -82,17 +82,21 @@ def test_workers_that_decode_expensive_items(findings: Findings) -> None:
     assert "--cpus-per-task=2" in finding.fixes[-1].paste
 
 
-@pytest.mark.parametrize(("waited", "severity"), [(0.16, Severity.NOTE), (0.3, Severity.WARNING)])
-def test_a_thread_that_polls(findings: Findings, waited: float, severity: Severity) -> None:
-    polls = threads(0.2, "self.ready.put(item, timeout=1e-5)")
-    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(waited), polls)
-    assert finding.severity is severity
+@pytest.mark.parametrize("waited", [0.16, 0.3])
+@pytest.mark.parametrize(
+    "line",
+    ["self.ready.put(item, timeout=1e-5)", "time.sleep(0)", "sleep(0.0)", "time.sleep(0.001)"],
+)
+def test_a_thread_that_polls(findings: Findings, waited: float, line: str) -> None:
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(waited), threads(0.2, line))
+    assert finding.severity is Severity.WARNING
     assert "uses 0.2 CPUs at feed.py:33 in offer" in finding.because
     assert "let the thread sleep" in finding.fixes[0].summary
 
 
-def test_a_thread_that_works(findings: Findings) -> None:
-    works = threads(0.3, "rows = decode(blob)")
+@pytest.mark.parametrize("line", ["rows = decode(blob)", "time.sleep(0.5)", "time.sleep(10)"])
+def test_a_thread_that_works(findings: Findings, line: str) -> None:
+    works = threads(0.3, line)
     (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.25), works)
     assert len(finding.fixes) == 1
 

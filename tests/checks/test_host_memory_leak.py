@@ -268,6 +268,7 @@ def test_it_follows_from_tensors_that_keep_their_graph() -> None:
         pytest.param(lambda step: 320 + (step % 20) * 4.0, id="freed with every epoch"),
         pytest.param(lambda step: 320 + 64.0 * (step > 30), id="a single allocation"),
         pytest.param(lambda step: 320 - 1.6 * step, id="it shrinks"),
+        pytest.param(lambda step: 320 + 4.0 * step * (step < 58), id="a rank that ran ahead"),
         pytest.param(lambda step: 320 + 0.05 * step, id="so little that it does not matter"),
         pytest.param(lambda step: 320 + 0.4 * step, id="no more than sound loops drift"),
         pytest.param(lambda step: 320 + 0.6 * step + 16 * noise(step), id="lost in what swings"),

@@ -80,6 +80,14 @@ def test_a_critic_that_learns_twice_as_often(record: Record) -> None:
     assert found["Critic"] == 0
 
 
+def test_models_without_a_wrapper(record: Record) -> None:
+    plain = ATTACHED.replace("ORDER", CRITIC_FIRST)
+    ran = record(BEGIN.replace("DDP(Generator()), DDP(Critic())", "Generator(), Critic()") + plain)
+    found = {one.name: one.discarded for one in ran.known.wrappers}
+    assert 0.15 <= found["Generator"] <= 0.35
+    assert found["Critic"] == 0
+
+
 SOUND = {
     "detached": DETACHED.replace("ORDER", CRITIC_FIRST),
     "a generator that learns from a critic": DETACHED.replace("ORDER", GENERATOR_FIRST),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.analysis.trend import FEWEST_LOOKS
-from ddoctor.recorder.tape import FORWARD, OPTIMIZER, REST
+from ddoctor.evidence.steps import COLLECT
+from ddoctor.recorder.tape import FORWARD, GC, OPTIMIZER, REST
 from tests.recorder.conftest import Record
 
 SLOW_TO_BEGIN = """
@@ -74,3 +75,34 @@ def test_a_sample_shows_the_way_to_what_is_timed(record: Record) -> None:
     assert {block.text for place in models for block in place.within} == {
         "for step in range(steps):"
     }
+
+
+COLLECTED = """
+import gc
+import torch
+from torch import nn
+
+heap = [[number] for number in range(600_000)]
+
+def release():
+    gc.collect()
+
+model = nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+for step in range(40):
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if step % 2:
+        release()
+"""
+
+
+def test_collections_get_the_samples_that_they_prevent(record: Record) -> None:
+    known = record(COLLECTED).known
+    asked = [
+        place for _, phase, _, place in known.samples if phase == GC and known.places[place].inner
+    ]
+    assert {known.places[place].inner for place in asked} == {COLLECT}
+    assert {known.places[place].calls[0].text for place in asked} == {"release()"}
+    assert len(asked) >= 10
