@@ -51,6 +51,7 @@ from ddoctor.analysis.loader_workers import (
     awaited_lock,
     computed_once,
     streamed_once,
+    waits_for_a_lock,
     without_waiting,
     worker_fix,
 )
@@ -173,13 +174,14 @@ def without_a_loader(
     if (one is None and cost < NOTABLE) or not lines:
         return
     ranks = [row.place.rank for row in loop.ranks] if rank is None else [rank]
+    made = lines[0].inner or lines[0].frame
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
             f"{who} {1000 * seconds:.3g} ms of a step of {1000 * loop.step:.3g} ms{than} to get "
             f"the batch, without a DataLoader, {loop_work.words(lines[0])}"
-            + own_loader.maker(lines[0].inner or lines[0].frame, threads, ranks)
+            + own_loader.maker(made, threads, ranks)
         ),
         evidence=(
             Observation(
@@ -192,7 +194,11 @@ def without_a_loader(
         ),
         where=Where.of([one.place]) if one is not None else Where(),
         cost=Cost(value=round(cost, 3), unit="share of step"),
-        fixes=(_a_loader(endings.place(lines[0].frame)),),
+        fixes=(
+            without_waiting(made, "ranks")
+            if waits_for_a_lock(made)
+            else _a_loader(endings.place(lines[0].frame)),
+        ),
     )
 
 
@@ -556,7 +562,7 @@ def _fixes(
 ) -> Iterator[Fix]:
     loader = worst.loader
     if (lock := awaited_lock(loader)) is not None:
-        yield without_waiting(lock)
+        yield without_waiting(lock.frame)
         return
     helps = advice.helps(worst)
     if advice.workers > loader.num_workers and not worst.ample and (helps or advice.enough):

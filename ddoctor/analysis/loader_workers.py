@@ -11,6 +11,7 @@ from math import ceil
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.loader_throughput import NOTABLE, Feed
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve
 from ddoctor.evidence.steps import HotLine
 from ddoctor.evidence.training import RankHost, RankUse
@@ -134,18 +135,23 @@ def start_workers_with(context: str) -> Fix:
 
 def awaited_lock(loader: Loader) -> HotLine | None:
     """The line at which its workers wait for each other most of the time; None: they do not."""
-    locks = [one for one in loader.lines if LOCK.search(one.text)]
+    locks = [one for one in loader.lines if waits_for_a_lock(one.frame)]
     asleep = loader.batch_asleep_seconds > (1 - ON_A_CPU) * loader.batch_seconds
     met, every = (sum(one.samples for one in rows) for rows in (locks, loader.lines))
     return locks[0] if asleep and locks and met >= MOSTLY * every else None
 
 
-def without_waiting(lock: HotLine) -> Fix:
-    """The fix where one worker at a time has a lock: more workers would only wait, too."""
+def waits_for_a_lock(line: Frame) -> bool:
+    """Whether a line waits until another process, or thread, lets a lock go."""
+    return LOCK.search(line.text) is not None
+
+
+def without_waiting(lock: Frame, who: str = "workers") -> Fix:
+    """The fix where one process at a time has a lock: more of them would only wait, too."""
     return Fix.python(
         summary="hold the lock only while an item is made for the first time",
         paste=(
-            f"# {lock.file}:{lock.line}: several workers may read at once\n"
+            f"# {lock.file}:{lock.line}: several {who} may read at once\n"
             "if not os.path.exists(made):\n"
             "    with lock:\n"
             "        if not os.path.exists(made):\n"

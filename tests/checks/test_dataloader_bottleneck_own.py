@@ -34,6 +34,14 @@ def test_on_all_ranks(findings: Findings) -> None:
     assert "num_workers" in finding.fixes[0].paste
 
 
+def test_a_lock_that_one_rank_has_at_a_time(findings: Findings) -> None:
+    met = {FORWARD: 30, ("rest", 10, "with lock: batch = read(row)"): 30}
+    seen = lines(met, met, origins=(origin(10),))
+    (finding,) = findings(CAUSE, steps(SLOW, SLOW), NONE, seen)
+    assert "hold the lock only while" in finding.fixes[0].summary
+    assert "several ranks may read at once" in finding.fixes[0].paste
+
+
 def test_on_one_rank(findings: Findings) -> None:
     met = {FORWARD: 30, HEAD: 30}
     seen = lines({FORWARD: 30}, met, {FORWARD: 30}, origins=TAKEN)

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.live import Activity, LiveLook, LiveRank
-from ddoctor.evidence.steps import Lines, Steps
+from ddoctor.evidence.steps import COLLECT, Lines, Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Severity
 from tests.analysis.test_live_loop import STEP, at, rank
@@ -183,6 +183,27 @@ def test_collecting_garbage_in_each_step(findings: Findings) -> None:
     (finding,) = findings(CAUSE, steps(*[with_more("gc", 0.03)] * 2), lines(met, met))
     assert "gc.collect()" in finding.because
     assert "leave collection to Python" in finding.fixes[0].summary
+
+
+def test_a_function_of_a_library_that_collects_garbage(findings: Findings) -> None:
+    met = lines(*[{FORWARD: 30, ("gc", 40, "loss = release_memory(loss)"): 12}] * 2)
+    asked = replace(
+        met,
+        ranks=tuple(
+            replace(
+                one,
+                lines=tuple(
+                    replace(row, inner=COLLECT) if row.phase == "gc" else row for row in one.lines
+                ),
+            )
+            for one in met.ranks
+        ),
+    )
+    work = steps(*[with_more("gc", 0.03)] * 2)
+    (finding,) = findings(CAUSE, work, asked)
+    assert "release_memory(loss)" in finding.because
+    assert "leave collection to Python" in finding.fixes[0].summary
+    assert findings("gc-pause-straggler", work, asked) == ()
 
 
 def test_a_single_rank(findings: Findings) -> None:
