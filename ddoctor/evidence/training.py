@@ -389,6 +389,12 @@ class RankFlags(Part, frozen=True, kw_only=True):
     evaluation_mode: EvaluationMode | None = None
     zero_steps: int = 0
     """Number of last steps in which the learning rate of every optimizer was zero."""
+    evaluations: int = 0
+    """Evaluations between two of the first steps, whose weights before and after were compared."""
+    evaluations_with_changes: int = 0
+    """Those after which the training went on with other weights."""
+    changed_otherwise: int = 0
+    """Steps without an evaluation after which it did so, of eight after each one."""
     casts: int = 0
     """Casts of parameters to another type in one of the first steps, as autocast makes them."""
     cast_parameters: int = 0

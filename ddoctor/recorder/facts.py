@@ -28,6 +28,7 @@ from ddoctor.recorder.inspection import Inspection
 from ddoctor.recorder.learning_rates import LearningRates
 from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
+from ddoctor.recorder.overwritten import Overwritten
 from ddoctor.recorder.remade import Remade
 from ddoctor.recorder.repeats import Repeats
 from ddoctor.recorder.untrained import Untrained
@@ -279,6 +280,7 @@ def flags(
     repeats: Repeats,
     remade: Remade,
     rates: LearningRates,
+    overwritten: Overwritten,
 ) -> RankFlags:
     """Torch's current settings, and what the first steps showed."""
     roots = list(outermost.roots.values())
@@ -314,6 +316,9 @@ def flags(
         remade_at=remade.line(),
         evaluation_mode=outermost.evaluation_mode(),
         zero_steps=rates.zero_steps,
+        evaluations=overwritten.evaluations,
+        evaluations_with_changes=overwritten.changed,
+        changed_otherwise=overwritten.changed_otherwise,
         casts=graph.casts,
         cast_parameters=graph.cast_parameters,
         cast_bytes=graph.cast_bytes,

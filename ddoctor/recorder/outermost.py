@@ -7,7 +7,7 @@ alone costs nothing measurable.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from threading import get_ident
 from typing import Any
@@ -59,6 +59,9 @@ class Outermost:
         """The models that were called in training mode."""
         self._in_evaluation_mode: dict[int, int] = {}
         """The step since which a model learns in evaluation mode."""
+        self.at_training: Callable[[bool], None] | None = None
+        """Told that a forward pass of the training begins, and whether evaluations came before."""
+        self._evaluated = False
         self.inputs: list[str] = []
         """Fingerprints of the first inputs of the models, in training."""
         self.random = True
@@ -163,10 +166,14 @@ class Outermost:
             graph = torch.is_grad_enabled()
             learns = graph and self._learns(this)
             if learns:
+                if self.at_training is not None:
+                    self.at_training(self._evaluated)
+                    self._evaluated = False
                 timeline.enter(FORWARD)
                 timeline.counts[FORWARDS] += 1
                 self._measure(args, kwargs)
             else:
+                self._evaluated = True
                 timeline.enter(EVALUATION)
                 if timeline.preparing is not None:
                     timeline.preparing.used(timeline)

@@ -40,6 +40,7 @@ from ddoctor.recorder.learning_rates import LearningRates
 from ddoctor.recorder.loaders import Loaders
 from ddoctor.recorder.optimizer_gradients import OptimizerGradients
 from ddoctor.recorder.outermost import Outermost
+from ddoctor.recorder.overwritten import Overwritten
 from ddoctor.recorder.recorded import NO_GROWTH, Facts
 from ddoctor.recorder.remade import Remade
 from ddoctor.recorder.repeats import Repeats
@@ -98,6 +99,7 @@ class Recorder:
         self._repeats = Repeats(timeline)
         self._remade = Remade(self._stepping)
         self._rates = LearningRates(timeline, self._stepping)
+        self._overwritten = Overwritten(timeline, self._outermost)
         self._sampler = Sampler(timeline, self.write)
         self._sampler.workers_free = self._loaders.malloc_free
         self._growth: BatchGrowth | None = None
@@ -123,6 +125,7 @@ class Recorder:
         self._stepping.at_step += self._settle, self._inspection.step, self._sum_up
         self._stepping.at_step += self._optimizer_gradients.look, self._untrained.look
         self._stepping.at_step += self._repeats.look, self._remade.look, self._rates.look
+        self._stepping.at_step.append(self._overwritten.look)
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
         self._sampler.start()
@@ -257,6 +260,7 @@ class Recorder:
                         self._repeats,
                         self._remade,
                         self._rates,
+                        self._overwritten,
                     ),
                     places=self._sampler.places(),
                     samples=tuple(self._sampler.samples),
