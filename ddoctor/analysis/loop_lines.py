@@ -62,9 +62,14 @@ def makes_garbage(lines: Lines, rank: int) -> tuple[str, int] | None:
     return place if works else None
 
 
+def collects(text: str) -> bool:
+    """Whether a line with this text calls Python's collector of garbage."""
+    return OVERHEAD[COLLECTS].search(text) is not None
+
+
 def asks_to_collect(line: HotLine) -> bool:
     """Whether a line in a collection of garbage asks for it, also by a function of a library."""
-    return line.inner == COLLECT or OVERHEAD[COLLECTS].search(line.text) is not None
+    return line.inner == COLLECT or collects(line.text)
 
 
 def mostly_collects(lines: Lines, rank: int) -> Frame | None:

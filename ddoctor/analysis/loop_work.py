@@ -88,6 +88,8 @@ def told(
         # No worker has the model, as it is now, to make a batch with.
         place = Place.WITHIN
     does = loop_lines.does(itself) if row.name in (REST, COLLECTION) else ""
+    if row.makes == loop_lines.COLLECTS:
+        does = row.makes
     # What a line within the making of a batch says is no sign of other work.
     if place in ON_BATCHES and (itself != line or does not in loop_lines.OF_NO_BATCH):
         does = ""

@@ -31,7 +31,8 @@ class Met:
     calls: tuple[Frame, ...]
     entered: int
     makes: str = ""
-    """The function that the loader of this process calls; torch's function of a collective."""
+    """The function that the loader of this process calls; torch's function of a collective; what
+    a library does for the user's line."""
 
     @classmethod
     def of(cls, stack: tuple[Frame, ...], *, on_gpu: bool) -> Met:

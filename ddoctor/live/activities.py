@@ -8,7 +8,8 @@ from dataclasses import replace
 from itertools import groupby, pairwise
 
 from ddoctor import knowledge
-from ddoctor.analysis.loop_work import BACKWARD, FORWARD, HOOKS, PASSES
+from ddoctor.analysis import loop_lines
+from ddoctor.analysis.loop_work import BACKWARD, FORWARD, HOOKS, PASSES, REST
 from ddoctor.analysis.stack_activities import COLLECTIVE, Met, activity
 from ddoctor.evidence.frames import Frame, shared
 from ddoctor.evidence.frameworks import KnownFrameworks
@@ -56,6 +57,10 @@ def _judged(stack: Sequence[Frame], met: Met, source: Source) -> Met:
             return replace(met, name=BACKWARD)
     if met.name == COLLECTIVE and not met.makes:
         return replace(met, makes=source.begun(met.calls[-1]))
+    # Python's own frames tell what a function of a library does for the user's line.
+    if met.name == REST and stack and not stack[-1].of_user:
+        text = source.text(stack[-1].file, stack[-1].line)
+        return replace(met, makes=loop_lines.COLLECTS) if loop_lines.collects(text) else met
     if met.name == FORWARD:
         for depth, (outer, inner) in enumerate(pairwise(stack)):
             calls_hooks = not outer.of_user and outer.file.endswith(MODULES)

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from ddoctor.analysis import live_loop
 from ddoctor.analysis.live_ranks import OWN_LOADER
 from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.loop_lines import COLLECTS
 from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.live import Activity, LiveRank
 from tests.live_look import SECONDS, block, look
@@ -177,6 +178,20 @@ def test_before_the_model_but_not_on_the_batch(head: str, line: str) -> None:
     work = live_loop.around(live)
     assert work is not None
     assert work.lines[0].frame.text == line
+    assert live_loop.preparing(live) is None
+
+
+def test_a_library_that_collects_garbage_works_on_no_batch() -> None:
+    calls = at(16, "texts, loss = release_memory(texts, loss)")
+    row = rank(0, (42, calls))
+    activities = tuple(
+        replace(one, makes=COLLECTS) if one.name == "rest" else one for one in row.activities
+    )
+    live = LiveState.derive((look(replace(row, activities=activities)),))
+    work = live_loop.around(live)
+    assert work is not None
+    assert work.lines[0].frame == calls[1]
+    assert work.lines[0].does == COLLECTS
     assert live_loop.preparing(live) is None
 
 

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from ddoctor import knowledge
+from ddoctor.analysis.loop_lines import COLLECTS
 from ddoctor.analysis.stack_activities import activity
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, FrameRow, KnownFrames
@@ -388,6 +389,26 @@ def test_a_traceback_that_the_user_asks_for_is_none_of_an_operation(line: str, m
     keeps = library("traceback.py", 227, "format_stack")
     (met,) = activities([(user(20), call, user(14, line, "forward"), keeps)], HERE)
     assert (met.name, met.makes) == ("forward", made)
+
+
+RELEASED = """
+import sys
+sys.path.insert(0, "packages/site-packages")
+import helper
+heap = [[number] for number in range(1_000_000)]
+print("ready", flush=True)
+while True:
+    helper.release()
+"""
+
+
+def test_a_function_of_a_library_that_collects_garbage(tmp_path: Path) -> None:
+    package = tmp_path / "packages" / "site-packages"
+    package.mkdir(parents=True)
+    (package / "helper.py").write_text("import gc\ndef release():\n    gc.collect()\n")
+    met = _sampled(RELEASED, tmp_path, seconds=4)
+    made = sum(one.samples for one in met if one.makes == COLLECTS)
+    assert made > 0.5 * sum(one.samples for one in met)
 
 
 def _sampled(source: str, folder: Path, seconds: int = 2) -> tuple[Activity, ...]:
