@@ -18,7 +18,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import endings, live_cost
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.stack_activities import PARAMETRIZATION
 from ddoctor.analysis.stragglers import enough
+from ddoctor.evidence.live import Activity
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse, Repeat
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity
@@ -63,16 +66,46 @@ def found(steps: Steps, use: RankUse) -> Iterator[Finding]:
     )
 
 
+def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+    """Of parametrizations alone, whose functions are torch's."""
+    if not live.moves:
+        return
+    share = min((rank.share(_in_a_loop) for rank in live.ranks), default=0.0)
+    if share < live_cost.TOLD:
+        return
+    rows = [row for rank in live.ranks for row in rank.seen.activities if _in_a_loop(row)]
+    line = max(rows, key=lambda row: row.samples).calls[-1]
+    # The backward pass through it has no frame of Python.
+    yield _of_weights_that(
+        f"all ranks compute a weight by a parametrization for {share:.0%} of the time in the "
+        f"forward pass, in a loop, at {endings.place(line)}{endings.quoted(line)}, and go "
+        "backwards through each",
+        min(1.0, WITH_BACKWARD * share),
+    )
+
+
+def _in_a_loop(row: Activity) -> bool:
+    """Whether it computes a parametrized weight in a loop of the model's."""
+    inside = {(one.file, one.function) for one in row.calls[row.entered :]}
+    loops = any(block.loop and (block.file, block.function) in inside for block in row.within)
+    return row.makes == PARAMETRIZATION and loops
+
+
 def _of_weights(one: Repeat, share: float) -> Finding:
+    return _of_weights_that(
+        f"a parametrization computes the same weight {one.weights + 1} times in each step"
+        f"{endings.at(one.line)}{endings.quoted(one.line)}: {1000 * one.seconds:.3g} ms "
+        f"forwards and at least as long backwards, {share:.0%} of the step",
+        share,
+    )
+
+
+def _of_weights_that(because: str, share: float) -> Finding:
     return Finding(
         severity=live_cost.severity(share),
         confidence=Confidence.LIKELY,
         title="A weight that a parametrization computes is computed again at each use in a step",
-        because=(
-            f"a parametrization computes the same weight {one.weights + 1} times in each step"
-            f"{endings.at(one.line)}{endings.quoted(one.line)}: {1000 * one.seconds:.3g} ms "
-            f"forwards and at least as long backwards, {share:.0%} of the step"
-        ),
+        because=because,
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
             Fix.python(

@@ -15,6 +15,8 @@ from ddoctor.evidence.live import KnownFrames
 
 TRACES = "format_stack"
 """Python's function that a thread keeps its own traceback with."""
+PARAMETRIZATION, OF_PARAMETRIZATIONS = "parametrization", "torch/nn/utils/parametrize.py"
+"""What computes a weight at each use, and torch's file with it."""
 COLLECTIVE, FORWARD, OPTIMIZER, REST = "collective", "forward", "optimizer", "rest"
 # The wait for a call with async_op=True has no frame of torch, as it is native code. A thread that
 # waits for a thread, an event or a process has frames of Python's library. A store waits for a key.
@@ -47,6 +49,8 @@ class Met:
             makes = stack[depth].bare
         if name == FORWARD and _traces(stack):
             makes = TRACES
+        elif name == FORWARD and any(one.file.endswith(OF_PARAMETRIZATIONS) for one in stack):
+            makes = PARAMETRIZATION
         return cls(name, calls, sum(frame.of_user for frame in stack[:depth]), makes)
 
 

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
-from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.frames import Block, Frame
+from ddoctor.evidence.live import Activity, LiveLook
 from ddoctor.evidence.training import RankFlags, RankUse, Repeat
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import look, moving
+from tests.training_run import user
 from tests.training_steps import USUAL, steps
 
 CAUSE = "forward-repeated"
@@ -49,3 +53,42 @@ def test_a_parametrization_at_each_use(findings: Findings) -> None:
 @pytest.mark.parametrize("seconds", [(), (0.0, 0.0), (0.014, 0.0), (0.002, 0.002)])
 def test_quiet(findings: Findings, seconds: tuple[float, ...]) -> None:
     assert findings(CAUSE, steps(USUAL, USUAL), use(*seconds)) == ()
+
+
+LOSS = user(50, "loss = model(batch)", "main")
+CELL = user(30, "h = torch.tanh(x + self.rec(h))", "Cell.forward")
+
+
+def computing(samples: int, makes: str, loop: Block) -> LiveLook:
+    """Two ranks, of whose samples so many are in the forward pass at that line of the cell."""
+    spent = Activity(
+        name="forward", samples=samples, visits=30, calls=(LOSS, CELL), entered=1, within=(loop,)
+    )
+    spent = replace(spent, makes=makes)
+    others = Activity(name="backward", samples=100 - samples, visits=30, calls=(LOSS,), entered=1)
+    ranks = (moving(rank) for rank in range(2))
+    return look(*(replace(one, samples=100, activities=(spent, others)) for one in ranks))
+
+
+def loop(function: str) -> Block:
+    return Block(file=CELL.file, line=29, end=31, function=function, text="for x in xs:", loop=True)
+
+
+def test_a_parametrization_in_a_live_run(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, computing(25, "parametrization", loop("Cell.forward")))
+    assert finding.severity is Severity.WARNING
+    assert "for 25% of the time in the forward pass, in a loop, at train.py:30" in finding.because
+    assert "parametrize.cached()" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    ("samples", "makes", "function"),
+    [
+        (5, "parametrization", "Cell.forward"),
+        (25, "", "Cell.forward"),
+        # Once in each pass: the loop is the training's.
+        (25, "parametrization", "main"),
+    ],
+)
+def test_quiet_in_a_live_run(findings: Findings, samples: int, makes: str, function: str) -> None:
+    assert findings(CAUSE, computing(samples, makes, loop(function))) == ()
