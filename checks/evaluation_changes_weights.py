@@ -71,6 +71,5 @@ def _at(lines: Lines | None) -> str:
     """Where the evaluation is, to follow a word; empty: not known."""
     for rank in lines.ranks if lines is not None else ():
         for row in (one for one in rank.lines if one.phase == EVALUATION):
-            begin = row.calls[0] if row.calls else row.frame
-            return f"{endings.at(begin)}{endings.quoted(begin)}"
+            return f"{endings.at(row.frame)}{endings.quoted(row.frame)}"
     return ""

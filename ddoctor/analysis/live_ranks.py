@@ -25,6 +25,7 @@ WAKES = 10.0
 LEAST_MIB = 1.0
 # In these a rank waits for other ranks, whatever they do.
 FOR_OTHERS = ("collective", "joining")
+FOR_WORKERS = "loader-wait"
 # Held from outside: no sample of the stack is needed.
 HELD = {
     "stopped": "stopped by a signal (SIGSTOP, Ctrl-Z, a job scheduler)",
@@ -111,7 +112,7 @@ class LiveRankState:
     def gets_batches(self) -> bool:
         """Whether its workers deliver one batch after the other, and it waits for each."""
         woken = not self.dumped and self.seen.wakes >= WAKES * self.seconds
-        return self.doing == "loader-wait" and woken
+        return self.doing == FOR_WORKERS and woken
 
     @property
     def waits(self) -> bool:
@@ -150,7 +151,9 @@ class LiveRankState:
     def in_reduction_share(self) -> float:
         """The share of the time that it slept in the backward pass, 0 to 1."""
         asleep = self.seen.asleep if self.seen.asleep is not None else 1.0
-        return min(self.seen.share(IN_ENGINE), asleep)
+        # It sleeps in each collective and in each wait for a worker as well.
+        elsewhere = sum(map(self.seen.share, (*FOR_OTHERS, FOR_WORKERS)))
+        return min(self.seen.share(IN_ENGINE), max(0.0, asleep - elsewhere))
 
     @property
     def doing(self) -> str:

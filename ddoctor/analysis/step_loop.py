@@ -103,8 +103,6 @@ def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:
             # What a library calls stands in none of the lines that lead there.
             if place in (Place.WITHIN, Place.UNKNOWN) and loop_work.is_callback(row.frame):
                 place, line = Place.LATER, LoopLine(row.frame, loop_lines.IN_A_CALLBACK)
-            if asked and phase == COLLECTION:
-                line = LoopLine(line.frame, loop_lines.COLLECTS, line.inner)
             seconds[place] += spent * row.samples / whole
             met.setdefault(place, Counter())[line] += row.samples
     hooks = [one for one in mine if one.hook]
@@ -129,4 +127,5 @@ def _activity(line: HotLine) -> Activity:
         calls=calls,
         within=line.within,
         origins=line.origins,
+        makes=loop_lines.COLLECTS if loop_lines.asks_to_collect(line) else "",
     )
