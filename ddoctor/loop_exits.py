@@ -42,10 +42,20 @@ def counters(loop: Loop) -> Collection[str]:
 
 
 def counts(test: ast.expr, counters: Collection[str]) -> bool:
-    """Whether a test compares one of these counters by its order."""
+    """Whether a test compares one of these counters by its order.
+
+    Of several tests, those must not call a function that may answer otherwise on another rank.
+    """
+    if isinstance(test, ast.BoolOp):
+        parts = [(counts(one, counters), _calls(one)) for one in test.values]
+        return any(alike for alike, _ in parts) and all(alike or not own for alike, own in parts)
     return any(
         isinstance(part, ast.Compare)
         and isinstance(part.ops[0], ORDER)
         and any(ast.unparse(side) in counters for side in (part.left, *part.comparators))
         for part in ast.walk(test)
     )
+
+
+def _calls(test: ast.expr) -> bool:
+    return any(isinstance(part, ast.Call) for part in ast.walk(test))

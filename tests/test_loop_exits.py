@@ -22,6 +22,7 @@ def loop(source: str) -> Loop:
         "for x in data:\n  if loss < best: break",
         "for x in data:\n  with lock:\n    if loss < best: return loss",
         "for x in data:\n  for y in x:\n    return y",
+        "for n in range(most):\n  if n > first and stopper.stops(loss): break",
         "while not stopper.done:\n  step()",
         "while True:\n  if step(): break",
     ],
@@ -35,6 +36,8 @@ def test_a_rank_may_decide_it(source: str) -> None:
     [
         "for x in data:\n  step(x)",
         "for n, x in enumerate(data):\n  if n >= most: break",
+        "for n in range(most):\n  if args.most and n >= args.most: break",
+        "for n in range(most):\n  if n >= least and not args.all: break",
         "while step < most:\n  step += 1",
         "while True:\n  try: x = next(data)\n  except StopIteration: break",
         # The exits of what is inside.
