@@ -31,7 +31,7 @@ def found(use: RankUse, lines: Lines | None) -> Iterator[Finding]:
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"after each of {one.evaluations} evaluations{_at(lines)}, the training went on with "
+            f"after each of {one.evaluations} evaluations{_at(lines)}, the training continued with "
             "other weights than its last step had left; between other steps they stayed the same"
         ),
         evidence=(

@@ -392,7 +392,7 @@ class RankFlags(Part, frozen=True, kw_only=True):
     evaluations: int = 0
     """Evaluations between two of the first steps, whose weights before and after were compared."""
     evaluations_with_changes: int = 0
-    """Those after which the training went on with other weights."""
+    """Those after which the training continued with other weights."""
     changed_otherwise: int = 0
     """Steps without an evaluation after which it did so, of eight after each one."""
     casts: int = 0

@@ -20,7 +20,7 @@ from ddoctor.recorder.timeline import Timeline
 
 LATER_SECONDS = 0.001
 LONG_SECONDS = 0.01
-"""A collection of this time is told to the sampler, which cannot run meanwhile."""
+"""A collection of this time goes to the sampler, which cannot run meanwhile."""
 
 
 def install(timeline: Timeline) -> None:

@@ -60,7 +60,7 @@ class Outermost:
         self._in_evaluation_mode: dict[int, int] = {}
         """The step since which a model learns in evaluation mode."""
         self.at_training: Callable[[bool], None] | None = None
-        """Told that a forward pass of the training begins, and whether evaluations came before."""
+        """Called before a forward pass of the training, with whether evaluations came before it."""
         self._evaluated = False
         self.inputs: list[str] = []
         """Fingerprints of the first inputs of the models, in training."""

@@ -32,7 +32,7 @@ def test_after_each_evaluation(findings: Findings) -> None:
 
 def test_without_lines(findings: Findings) -> None:
     (finding,) = findings(CAUSE, use((2, 2, 0)))
-    assert "after each of 2 evaluations, the training went on" in finding.because
+    assert "after each of 2 evaluations, the training continued" in finding.because
 
 
 @pytest.mark.parametrize(
