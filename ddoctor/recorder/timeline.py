@@ -97,7 +97,7 @@ class Timeline:
         """Whether the last row was one of them: the next is a regular one."""
         self._cpu = thread_time()
         self.collected: Callable[[FrameType, float], None] = lambda *_: None
-        """Called after a long collection of garbage, with the frame that it interrupted and seconds."""
+        """Called after a long collection of garbage: the frame that it interrupted, and seconds."""
         self.device: DeviceClock | None = None
         self.marking: DeviceClock | None = None
         """The device clock; none while the recorder rests."""
