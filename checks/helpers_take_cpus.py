@@ -86,7 +86,7 @@ def _found(
     """``workers``: CPUs that they use, by rank. ``made``: their line; ``least``: share of time."""
     for host, ranks in use.by_host.items():
         waited = median_wait(ranks)
-        if waited is None or waited < least or _otherwise_crowded(ranks):
+        if waited is None or waited < live_cost.TOLD or _otherwise_crowded(ranks):
             continue
         of_workers = _mean(workers, ranks)
         busiest, of_threads = _busiest(threads, ranks)
@@ -103,6 +103,8 @@ def _found(
             what = f"another thread of each uses {of_threads:.2g} CPUs{_at(busiest)}"
             fixes = [*polling.sleeping(busiest)] if busiest is not None else []
             avoidable = bool(fixes)
+        if waited < least and not avoidable:
+            continue
         yield Finding(
             # Expensive items may be needed; to ask for something all the time never is.
             severity=Severity.WARNING if avoidable else Severity.NOTE,

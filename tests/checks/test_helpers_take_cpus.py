@@ -117,6 +117,13 @@ def test_in_a_live_run(findings: Findings) -> None:
     assert "workers use 0.4 CPUs a rank, mostly at" in finding.because
 
 
+def test_a_thread_that_polls_in_a_live_run(findings: Findings) -> None:
+    live = look(*(moving(rank) for rank in range(2)))
+    (finding,) = findings(CAUSE, live, use(0.15), threads(0.2, "time.sleep(0)"))
+    assert finding.severity is Severity.WARNING
+    assert findings(CAUSE, live, use(0.15), threads(0.2, "rows = decode(blob)")) == ()
+
+
 @pytest.mark.parametrize(
     ("hosts", "workers"),
     # py-spy itself takes a part of the CPUs; no workers; others use the CPUs.
