@@ -15,13 +15,17 @@ from collections.abc import Iterator
 
 from ddoctor.analysis import live_cost
 from ddoctor.analysis.describe import MIB
+from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.work_imbalance import COMPUTING
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity
 
-EXPLAINS = ("scaling-efficiency-low",)
+EXPLAINS = ("scaling-efficiency-low", "compute-bound")
+
+DOUBLE = ("torch.float64", "torch.double")
 
 
 def found(steps: Steps, use: RankUse, wrapping: Wrapping) -> Iterator[Finding]:
@@ -42,13 +46,30 @@ def found(steps: Steps, use: RankUse, wrapping: Wrapping) -> Iterator[Finding]:
             f"the step: in float32, {share:.0%} of the step less"
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(
-            Fix.python(
-                summary="cast the data, and leave the model in float32",
-                paste="inputs = torch.as_tensor(array, dtype=torch.float32)\n"
-                "model = model.float()  # and no torch.set_default_dtype(torch.float64)",
-                caution="simulations that need more than 7 digits are right to use float64",
-                expected_gain=f"up to {share:.0%} of the step",
-            ),
-        ),
+        fixes=(_in_float32(f"up to {share:.0%} of the step"),),
+    )
+
+
+def in_the_source(script: Script, use: RankUse | None) -> Iterator[Finding]:
+    if use is not None and use.flags:
+        return
+    for one in script.of("torch.set_default_dtype"):
+        if one.argument("d", 0) in DOUBLE and not one.within:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(one.at)} makes float64 the type of all parameters and inputs that "
+                "name no other",
+                fixes=(_in_float32(),),
+            )
+            return
+
+
+def _in_float32(gain: str = "") -> Fix:
+    return Fix.python(
+        summary="cast the data, and leave the model in float32",
+        paste="inputs = torch.as_tensor(array, dtype=torch.float32)\n"
+        "model = model.float()  # and no torch.set_default_dtype(torch.float64)",
+        caution="simulations that need more than 7 digits are right to use float64",
+        expected_gain=gain,
     )

@@ -37,6 +37,7 @@ MATTERING = (
         "torch.load",
         "torch.autograd.",
         "torch.use_deterministic_algorithms",
+        "torch.set_default_dtype",
     ),
     *("torch.autocast", "torch.amp.", "torch.cuda.amp.", "torch.set_float32_matmul_precision"),
     *("torch.utils.checkpoint.", "torch.utils.tensorboard.", "torch.device"),

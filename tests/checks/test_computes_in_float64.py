@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor.evidence.script import Script, SourceCall, SourceLine, Within
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Severity
@@ -50,3 +51,29 @@ def test_parameters_in_float64(findings: Findings) -> None:
 )
 def test_quiet(findings: Findings, work: Work, flags: RankUse) -> None:
     assert findings(CAUSE, steps(work, work), flags, MODEL) == ()
+
+
+def source(name: str, *within: Within) -> Script:
+    at = SourceLine(file="train.py", line=9, text=f"torch.set_default_dtype({name})", function="")
+    call = SourceCall(name="torch.set_default_dtype", at=at, arguments=(name,), within=within)
+    return Script(files=("train.py",), calls=(call,))
+
+
+@pytest.mark.parametrize("name", ["torch.float64", "torch.double"])
+def test_in_the_source(findings: Findings, name: str) -> None:
+    (finding,) = findings(CAUSE, source(name))
+    assert finding.severity is Severity.NOTE
+    assert "train.py:9" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("script", "more"),
+    [
+        (source("torch.bfloat16"), ()),
+        (source("torch.float64", "condition"), ()),
+        (source("args.dtype"), ()),
+        (source("torch.float64"), (use("float32", "float32"),)),
+    ],
+)
+def test_quiet_in_the_source(findings: Findings, script: Script, more: tuple[RankUse, ...]) -> None:
+    assert findings(CAUSE, script, *more) == ()
