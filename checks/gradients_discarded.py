@@ -19,9 +19,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis import live_cost
+from ddoctor.analysis.script_source import shown
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 INSPECTED = ("ddp", "none")
 """Kinds of wrappers whose gradients are followed one by one."""
@@ -58,16 +60,34 @@ def after_the_last_one_taken(wrapping: Wrapping, steps: Steps) -> Iterator[Findi
             ),
             cost=Cost(value=round(share, 3), unit="share of step"),
             fixes=(
-                Fix.python(
-                    summary=f"detach what comes from {name} where another model learns from it",
-                    paste="with torch.no_grad():\n"
-                    f"    made = model(batch)  # {name}\n"
-                    "loss = criterion(other(made), target)  # or other(made.detach())",
-                    expected_gain=f"up to {share:.0%} of the step",
-                ),
+                _detached(name, f"up to {share:.0%} of the step"),
                 Fix.python(
                     summary="or freeze what no optimizer trains, before the model is wrapped",
                     paste="part.requires_grad_(False)",
                 ),
             ),
         )
+
+
+def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    if wrapping is not None and any(one.kind in INSPECTED for one in wrapping.wrappers):
+        return
+    for one in script.discarded_passes[:1]:
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.LIKELY,
+            because=f"{shown(one.at)} learns from what {shown(one.made)} made, with its graph: "
+            "the backward pass continues through that model, whose gradients are zeroed before "
+            "its own step",
+            fixes=(_detached("the model that makes the samples"),),
+        )
+
+
+def _detached(name: str, gain: str = "") -> Fix:
+    return Fix.python(
+        summary=f"detach what comes from {name} where another model learns from it",
+        paste="with torch.no_grad():\n"
+        f"    made = model(batch)  # {name}\n"
+        "loss = criterion(other(made), target)  # or other(made.detach())",
+        expected_gain=gain,
+    )

@@ -493,6 +493,15 @@ class SourceReplaced(Part, frozen=True, kw_only=True):
     optimizer: SourceLine
 
 
+class SourceDiscarded(Part, frozen=True, kw_only=True):
+    """A backward pass through a model whose gradients its optimizer zeroes."""
+
+    made: SourceLine
+    """Where that model makes what another one learns from."""
+    at: SourceLine
+    """Where the other model gets it."""
+
+
 class SourceImport(Part, frozen=True, kw_only=True):
     """A framework that the source imports."""
 
@@ -533,6 +542,7 @@ class Script(Section, frozen=True, kw_only=True):
     zeroed_early: tuple[SourceZeroed, ...] = ()
     replaced_layers: tuple[SourceReplaced, ...] = ()
     """Where no line makes an optimizer, or gives it parameters, afterwards."""
+    discarded_passes: tuple[SourceDiscarded, ...] = ()
     never_zeroed: SourceLine | None = None
     """The step of an optimizer of torch, in a script without any line that zeroes gradients."""
     left_in_evaluation: tuple[SourceLine, ...] = ()

@@ -13,6 +13,7 @@ from ddoctor.evidence.script import (
     SourceAveraging,
     SourceBatches,
     SourceCollating,
+    SourceDiscarded,
     SourceDivided,
     SourceFork,
     SourceFrozen,
@@ -55,6 +56,7 @@ from ddoctor.script.calls import (
 )
 from ddoctor.script.checkpoints import restored
 from ddoctor.script.datasets import datasets
+from ddoctor.script.discarded_passes import discarded_passes
 from ddoctor.script.exhausting import exhausts
 from ddoctor.script.factors import divided_losses, scaled_twice
 from ddoctor.script.factors import of_one_rank as rates_of_one_rank
@@ -207,6 +209,12 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
                 at=at(layer.node, layer.scope), optimizer=at(optimizer.node, optimizer.scope)
             )
             for layer, optimizer in replaced_layers(program)
+        ),
+        discarded_passes=_first(
+            SourceDiscarded(
+                made=at(one.made.node, one.made.scope), at=at(one.used.node, one.used.scope)
+            )
+            for one in discarded_passes(program)
         ),
         never_zeroed=next(
             (at(one.node, one.scope) for one in [never_zeroed(program)] if one is not None), None

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.script import Script, SourceLine, SourceReplaced, SourceZeroed
+from ddoctor.evidence.script import (
+    Script,
+    SourceDiscarded,
+    SourceLine,
+    SourceReplaced,
+    SourceZeroed,
+)
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Severity
@@ -28,6 +34,10 @@ SHOWN = {
         files=("train.py",),
         zeroed_early=(SourceZeroed(at=line("optimizer.zero_grad()"), step=STEP),),
     ),
+    "gradients-discarded": Script(
+        files=("train.py",),
+        discarded_passes=(SourceDiscarded(made=line("fake = G(z)"), at=line("D(fake)")),),
+    ),
     "parameters-not-optimized": Script(
         files=("train.py",),
         replaced_layers=(
@@ -49,7 +59,8 @@ RECORDED = (
 @pytest.mark.parametrize("cause", SHOWN)
 def test_in_the_source(findings: Findings, cause: str) -> None:
     (finding,) = findings(cause, SHOWN[cause])
-    assert finding.severity in (Severity.WARNING, Severity.ERROR)
+    note = cause == "gradients-discarded"
+    assert (finding.severity is Severity.NOTE) is note
     assert finding.confidence is Confidence.LIKELY
     assert "train.py:30 (`" in finding.because
 
@@ -59,6 +70,8 @@ def test_quiet_about_another_source(findings: Findings, cause: str) -> None:
     assert findings(cause, Script(files=("train.py",))) == ()
 
 
-@pytest.mark.parametrize("cause", [*SHOWN.keys() - {"parameters-not-optimized"}])
+@pytest.mark.parametrize(
+    "cause", [*SHOWN.keys() - {"parameters-not-optimized", "gradients-discarded"}]
+)
 def test_quiet_where_a_recorded_run_does_not_show_it(findings: Findings, cause: str) -> None:
     assert findings(cause, SHOWN[cause], *RECORDED) == ()
