@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ddoctor.analysis import endings
 from ddoctor.analysis.environment_fixes import MEASURE, left_set
-from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.script_source import own_variables, shown
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.analysis.variable_values import holds
 from ddoctor.evidence.known_software import KnownVariables
@@ -49,17 +49,9 @@ def in_the_source(
     script: Script, known: KnownVariables, environment: Environment | None
 ) -> Iterator[Finding]:
     """A costly one that the script sets itself, whatever its options are."""
-    given = {
-        one.name.removeprefix("os.environ[").removesuffix("]"): (text, shown(one.at))
-        for one in script.settings
-        if one.name.startswith("os.environ[")
-        and not one.within
-        and (text := one.value.strip("\"'")) != one.value
-    }
-    there = {
-        name: one for name, one in given.items() if not (environment and environment.get(name))
-    }
-    yield from _costly(there, known, _for_one_run)
+    own = own_variables(script, environment)
+    given = {name: (value, shown(at)) for name, (value, at) in own.items()}
+    yield from _costly(given, known, _for_one_run)
 
 
 def _costly(

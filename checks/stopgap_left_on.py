@@ -16,12 +16,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis.environment_fixes import MEASURE, left_set
+from ddoctor.analysis.script_source import own_variables, shown
+from ddoctor.analysis.variable_values import holds
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.known_software import KnownVariables, Stopgap
 from ddoctor.evidence.network import Rdma
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Environment
-from ddoctor.models import Confidence, Finding
+from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("collective-slow-for-hardware", "rdma-not-used-tcp-fallback", "slow-network-link")
 
@@ -43,6 +46,44 @@ def switched_off(
         if works and not (stopgap.unless and environment.any_with(stopgap.unless)):
             more = f"; {works}{MEASURE}"
             yield from left_set(environment, known, stopgap, Confidence.LIKELY, more)
+
+
+def in_the_source(
+    script: Script,
+    known: KnownVariables,
+    environment: Environment | None,
+    gpus: Gpus | None,
+    rdma: Rdma | None,
+    shared_memory: SharedMemory | None,
+) -> Iterator[Finding]:
+    """One that the script sets itself, whatever its options are."""
+    own = own_variables(script, environment)
+    for stopgap in known.stopgaps:
+        value, at = own.get(stopgap.name, ("", None))
+        works = _works(stopgap, gpus, rdma, shared_memory)
+        needed = stopgap.unless and any(name.startswith(stopgap.unless) for name in own)
+        if (
+            at is None
+            or not works
+            or needed
+            or not holds(known, stopgap.name, value, stopgap.values)
+        ):
+            continue
+        yield Finding(
+            severity=Severity(stopgap.severity),
+            confidence=Confidence.LIKELY,
+            because=f"{shown(at)} sets {stopgap.name}={value}, which {stopgap.effect}; {works}"
+            f"{MEASURE}",
+            evidence=(
+                Observation(name=stopgap.name, value=value, expected="not set", source=at.place),
+            ),
+            fixes=(
+                Fix(
+                    summary="delete that line, and set it only for a run that fails",
+                    paste=f"{stopgap.name}={value} torchrun …",
+                ),
+            ),
+        )
 
 
 def _works(

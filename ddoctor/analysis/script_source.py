@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from itertools import chain
 
 from ddoctor.evidence.launch import Launch, Setting
 from ddoctor.evidence.script import Script, SourceCall, SourceLine
+from ddoctor.evidence.software import Environment
 from ddoctor.evidence.source_text import syntax_tree
 
 STRATEGIES = {
@@ -35,6 +37,22 @@ def is_plain(script: Script, *also: str) -> bool:
     alone = {one.framework for one in script.imports} <= PLAIN | {*also}
     wraps = script.of(*WRAPPERS) or any(one.framework in also for one in script.imports)
     return alone and bool(wraps) and not script.unseen
+
+
+def own_variables(
+    script: Script, environment: Environment | None
+) -> Mapping[str, tuple[str, SourceLine]]:
+    """The environment variables that it always sets itself to a text: value and line.
+
+    Not those of the environment, of which other checks tell.
+    """
+    found: dict[str, tuple[str, SourceLine]] = {}
+    for one in script.settings:
+        text, name = one.value.strip("\"'"), one.name.removeprefix("os.environ[").removesuffix("]")
+        there = environment is not None and environment.get(name) is not None
+        if name != one.name and text != one.value and not (one.within or there):
+            found[name] = text, one.at
+    return found
 
 
 def trains(script: Script) -> bool:

@@ -7,6 +7,7 @@ import pytest
 from ddoctor.evidence.gpus import Gpu, Gpus, NvLink, PeerPath
 from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.network import Rdma, RdmaDevice, RdmaPort
+from ddoctor.evidence.script import Script, SourceLine, SourceSetting, Within
 from ddoctor.evidence.software import Environment, Variable
 from ddoctor.models import Severity
 from tests.conftest import Findings
@@ -127,3 +128,38 @@ def test_quiet_where_nothing_tells_whether_it_works(findings: Findings) -> None:
 def test_quiet_where_the_network_plug_in_asks_for_it(findings: Findings) -> None:
     section = environment(NCCL_NVLS_ENABLE="0", NCCL_FASTRAK_CTRL_DEV="eth0")
     assert findings(CAUSE, section, gpus(8, nvswitch=True)) == ()
+
+
+def source(name: str, value: str, *within: Within) -> Script:
+    at = SourceLine(file="train.py", line=4, text=f'os.environ["{name}"] = {value}', function="")
+    setting = SourceSetting(name=f"os.environ[{name}]", value=value, at=at, within=within)
+    return Script(files=("train.py",), settings=(setting,))
+
+
+@pytest.mark.parametrize("name", ["NCCL_P2P_DISABLE", "CUDA_LAUNCH_BLOCKING"])
+def test_one_that_the_script_sets(findings: Findings, name: str) -> None:
+    (finding,) = findings(CAUSE, source(name, "'1'"), gpus(2))
+    assert f"train.py:4 (`os.environ[\"{name}\"] = '1'`) sets {name}=1" in finding.because
+    assert finding.fixes[0].paste == f"{name}=1 torchrun …"
+
+
+@pytest.mark.parametrize(
+    ("script", "sections"),
+    [
+        (source("NCCL_P2P_DISABLE", '"0"'), (gpus(2),)),
+        (source("NCCL_P2P_DISABLE", "value"), (gpus(2),)),
+        (source("NCCL_P2P_DISABLE", '"1"', "condition"), (gpus(2),)),
+        # It is no loss where the path would not work.
+        (source("NCCL_P2P_DISABLE", '"1"'), (gpus(2, read="chipset"),)),
+        (source("NCCL_P2P_DISABLE", '"1"'), ()),
+    ],
+)
+def test_quiet_about_the_script(
+    findings: Findings, script: Script, sections: tuple[Gpus, ...]
+) -> None:
+    assert findings(CAUSE, script, *sections) == ()
+
+
+def test_one_finding_where_the_environment_has_it_too(findings: Findings) -> None:
+    there = environment(NCCL_P2P_DISABLE="1")
+    assert len(findings(CAUSE, source("NCCL_P2P_DISABLE", '"1"'), there, gpus(2))) == 1
