@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from ddoctor.analysis import endings
-from ddoctor.analysis.environment_fixes import MEASURE, left_set
+from ddoctor.analysis.environment_fixes import MEASURE, for_one_run, left_set
 from ddoctor.analysis.script_source import own_variables, shown
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.analysis.variable_values import holds
@@ -51,7 +51,7 @@ def in_the_source(
     """A costly one that the script sets itself, whatever its options are."""
     own = own_variables(script, environment)
     given = {name: (value, shown(at)) for name, (value, at) in own.items()}
-    yield from _costly(given, known, _for_one_run)
+    yield from _costly(given, known, for_one_run)
 
 
 def _costly(
@@ -79,13 +79,6 @@ def _costly(
 
 def _unset(name: str, _value: str) -> Fix:
     return Fix(summary="leave it out of a long run", paste=f"unset {name}")
-
-
-def _for_one_run(name: str, value: str) -> Fix:
-    return Fix(
-        summary="delete that line, and set it only for a run that fails",
-        paste=f"{name}={value} torchrun …",
-    )
 
 
 def left_on(environment: Environment, known: KnownVariables) -> Iterator[Finding]:

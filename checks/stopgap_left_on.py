@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ddoctor.analysis.environment_fixes import MEASURE, left_set
+from ddoctor.analysis.environment_fixes import MEASURE, for_one_run, left_set
 from ddoctor.analysis.script_source import own_variables, shown
 from ddoctor.analysis.variable_values import holds
 from ddoctor.evidence.gpus import Gpus
@@ -24,7 +24,7 @@ from ddoctor.evidence.known_software import KnownVariables, Stopgap
 from ddoctor.evidence.network import Rdma
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Environment
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
+from ddoctor.models import Confidence, Finding, Observation, Severity
 
 EXPLAINS = ("collective-slow-for-hardware", "rdma-not-used-tcp-fallback", "slow-network-link")
 
@@ -77,12 +77,7 @@ def in_the_source(
             evidence=(
                 Observation(name=stopgap.name, value=value, expected="not set", source=at.place),
             ),
-            fixes=(
-                Fix(
-                    summary="delete that line, and set it only for a run that fails",
-                    paste=f"{stopgap.name}={value} torchrun …",
-                ),
-            ),
+            fixes=(for_one_run(stopgap.name, value),),
         )
 
 

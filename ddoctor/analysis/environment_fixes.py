@@ -93,6 +93,14 @@ def unset(environment: Environment, name: str) -> Fix:
     return Fix(summary=f"unset {name}", paste=f"unset {name}", caution=SCRIPTS, environment=(name,))
 
 
+def for_one_run(name: str, value: str) -> Fix:
+    """The fix for a variable that the script sets itself."""
+    return Fix(
+        summary="delete that line, and set it only for a run that fails",
+        paste=f"{name}={value} torchrun …",
+    )
+
+
 def rewrite(environment: Environment, name: str, new_name: str, value: str) -> Fix:
     """The fix that gives a variable another name or value."""
     setting = f"{new_name}={value}"
