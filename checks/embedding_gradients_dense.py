@@ -13,9 +13,15 @@ To fix it, pass ``sparse=True`` to the embedding, with an optimizer for sparse g
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import fmean
 
 from ddoctor.analysis import live_cost
 from ddoctor.analysis.describe import MIB
+from ddoctor.analysis.live_ranks import shares
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.stack_activities import OPTIMIZER
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
@@ -58,17 +64,41 @@ def found(wrapping: Wrapping, steps: Steps) -> Iterator[Finding]:
                 ),
             ),
             cost=Cost(value=round(share, 3), unit="share of step"),
-            fixes=(
-                Fix.python(
-                    summary="make these gradients sparse, with a separate optimizer",
-                    paste=(
-                        "table = nn.Embedding(rows, width, sparse=True)\n"
-                        "tables = torch.optim.SparseAdam(table.parameters(), lr=1e-3)\n"
-                        "others = torch.optim.AdamW(rest_of_the_parameters, lr=1e-3)"
-                    ),
-                    caution="rows without a gradient then keep their momentum, and get no weight "
-                    "decay; NCCL has no sparse all-reduce in every version: torchrec shards tables",
-                    expected_gain=f"up to {share:.0%} of the step",
-                ),
-            ),
+            fixes=(_sparse(share),),
         )
+
+
+def in_a_live_run(live: LiveState, script: Script) -> Iterator[Finding]:
+    if not live.moves or live.straggler is not None or not script.large_tables:
+        return
+    updates = {one: one.seen.share(OPTIMIZER) for one in live.ranks}
+    sends = min(one.waiting for one in live.ranks)
+    share = fmean(updates.values()) + sends
+    if share < LOUD:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{shown(script.large_tables[0])} makes a table whose gradient has all of its rows, "
+            f"however few a batch uses; the optimizer and waiting for other ranks take {share:.0%} "
+            "of the time"
+        ),
+        evidence=shares("time in the optimizer", updates),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(_sparse(share),),
+    )
+
+
+def _sparse(share: float) -> Fix:
+    return Fix.python(
+        summary="make these gradients sparse, with a separate optimizer",
+        paste=(
+            "table = nn.Embedding(rows, width, sparse=True)\n"
+            "tables = torch.optim.SparseAdam(table.parameters(), lr=1e-3)\n"
+            "others = torch.optim.AdamW(rest_of_the_parameters, lr=1e-3)"
+        ),
+        caution="rows without a gradient then keep their momentum, and get no weight decay; NCCL "
+        "has no sparse all-reduce in every version: torchrec shards tables",
+        expected_gain=f"up to {share:.0%} of the step",
+    )

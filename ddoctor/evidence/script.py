@@ -543,6 +543,8 @@ class Script(Section, frozen=True, kw_only=True):
     replaced_layers: tuple[SourceReplaced, ...] = ()
     """Where no line makes an optimizer, or gives it parameters, afterwards."""
     discarded_passes: tuple[SourceDiscarded, ...] = ()
+    large_tables: tuple[SourceLine, ...] = ()
+    """Embeddings of which a batch uses few rows, and whose gradients are dense."""
     never_zeroed: SourceLine | None = None
     """The step of an optimizer of torch, in a script without any line that zeroes gradients."""
     left_in_evaluation: tuple[SourceLine, ...] = ()

@@ -63,6 +63,7 @@ from ddoctor.script.factors import of_one_rank as rates_of_one_rank
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.kept_values import kept_values
+from ddoctor.script.large_tables import large_tables
 from ddoctor.script.local_counts import local_counts
 from ddoctor.script.losses import kept
 from ddoctor.script.mixed_layers import mixed_layers
@@ -216,6 +217,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for one in discarded_passes(program)
         ),
+        large_tables=_first(at(one.node, one.scope) for one in large_tables(program)),
         never_zeroed=next(
             (at(one.node, one.scope) for one in [never_zeroed(program)] if one is not None), None
         ),

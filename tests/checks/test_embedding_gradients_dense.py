@@ -2,9 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.script import Script, SourceLine
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Severity
+from tests.analysis.test_live_loop import STEP, rank
 from tests.conftest import Findings
+from tests.live_look import look
 from tests.training_steps import Work, steps
 
 CAUSE = "embedding-gradients-dense"
@@ -61,3 +65,26 @@ def test_tables_of_which_a_batch_uses_few_rows(
 )
 def test_quiet(findings: Findings, work: Work, models: Wrapping) -> None:
     assert findings(CAUSE, steps(work, work, transfer=0.01), models) == ()
+
+
+TABLE = SourceLine(file="train.py", line=8, text="self.items = nn.Embedding(10**6, 64)")
+
+
+def live(updates: int) -> LiveLook:
+    """Two ranks with so many samples in the optimizer."""
+    *passes, (name, _, calls) = STEP
+    return look(*(rank(one, step=(*passes, (name, updates, calls))) for one in (0, 1)))
+
+
+def test_in_a_live_run(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, live(200), Script(files=("train.py",), large_tables=(TABLE,)))
+    assert finding.severity is Severity.WARNING
+    assert "train.py:8 (`self.items = nn.Embedding(10**6, 64)`)" in finding.because
+    assert "sparse=True" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(("sampled", "tables"), [(live(200), ()), (live(10), (TABLE,))])
+def test_quiet_in_a_live_run(
+    findings: Findings, sampled: LiveLook, tables: tuple[SourceLine, ...]
+) -> None:
+    assert findings(CAUSE, sampled, Script(files=("train.py",), large_tables=tables)) == ()
