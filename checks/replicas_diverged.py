@@ -178,6 +178,23 @@ def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding
     )
 
 
+def without_a_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """The ranks join each other, and then nothing in the script exchanges gradients."""
+    one = script.trains_alone
+    if wrapping is not None or one is None or script.unseen:
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"the ranks join each other at {shown(one.joins)}, but no line wraps the model in DDP "
+            f"or FSDP, or exchanges gradients: each rank trains a model of its own at "
+            f"{shown(one.at)}"
+        ),
+        fixes=(_WRAP,),
+    )
+
+
 def past_the_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
     """The training runs the model inside DDP, which then averages no gradients."""
     if wrapping is not None or not script.past_wrapper or script.unseen:

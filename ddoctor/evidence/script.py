@@ -502,6 +502,13 @@ class SourceDiscarded(Part, frozen=True, kw_only=True):
     """Where the other model gets it."""
 
 
+class SourceAlone(Part, frozen=True, kw_only=True):
+    """A training loop of ranks that join each other, and exchange no gradients and no weights."""
+
+    at: SourceLine
+    joins: SourceLine
+
+
 class SourceImport(Part, frozen=True, kw_only=True):
     """A framework that the source imports."""
 
@@ -543,6 +550,7 @@ class Script(Section, frozen=True, kw_only=True):
     replaced_layers: tuple[SourceReplaced, ...] = ()
     """Where no line makes an optimizer, or gives it parameters, afterwards."""
     discarded_passes: tuple[SourceDiscarded, ...] = ()
+    trains_alone: SourceAlone | None = None
     large_tables: tuple[SourceLine, ...] = ()
     """Embeddings of which a batch uses few rows, and whose gradients are dense."""
     never_zeroed: SourceLine | None = None

@@ -65,4 +65,25 @@ def _number(node: ast.expr, scope: Scope, program: Program) -> float:
         powers = isinstance(node.op, ast.Pow | ast.LShift)
         return 0 if powers and right > MOST_BITS else compute(left, right)
     found = constants(node, scope, program)
-    return min((int(one) if one.isdecimal() else 0 for one in found), default=0)
+    return min((_of_constant(one, program) for one in found), default=0)
+
+
+def _of_constant(shown: str, program: Program) -> float:
+    """A constant, or what an argument of the script, such as ``args.items``, is by default."""
+    if shown.isdecimal():
+        return int(shown)
+    holder, _, option = shown.partition(".")
+    found = _option_defaults(program).get(option) if holder else None
+    return int(found) if found is not None and found.isdecimal() else 0
+
+
+def _option_defaults(program: Program) -> Mapping[str, str]:
+    """The defaults of argparse's options, by the names of their values."""
+    found: dict[str, str] = {}
+    for call in program.calls:
+        if call.method == "add_argument" and call.node.args:
+            name = ast.unparse(call.node.args[-1]).strip("\"'").lstrip("-").replace("-", "_")
+            for one in call.node.keywords:
+                if one.arg == "default" and isinstance(one.value, ast.Constant):
+                    found[name] = str(one.value.value)
+    return found

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from ddoctor.evidence.script import (
     Script,
+    SourceAlone,
     SourceAveraging,
     SourceBatches,
     SourceCollating,
@@ -48,6 +49,7 @@ from ddoctor.evidence.script import (
     SourceWorld,
     SourceZeroed,
 )
+from ddoctor.script.alone import trains_alone
 from ddoctor.script.assigned import assigned
 from ddoctor.script.batches import own_rates, scales_by_ranks
 from ddoctor.script.calls import (
@@ -216,6 +218,16 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
                 made=at(one.made.node, one.made.scope), at=at(one.used.node, one.used.scope)
             )
             for one in discarded_passes(program)
+        ),
+        trains_alone=next(
+            (
+                SourceAlone(
+                    at=at(one.loop.node, one.loop.scope), joins=at(one.joins.node, one.joins.scope)
+                )
+                for one in [trains_alone(program)]
+                if one is not None
+            ),
+            None,
         ),
         large_tables=_first(at(one.node, one.scope) for one in large_tables(program)),
         never_zeroed=next(

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.probes import RankPlace
-from ddoctor.evidence.script import Script, SourceLine
+from ddoctor.evidence.script import Script, SourceAlone, SourceLine
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import BufferSum, Calls, CollectiveCalls, Wrapper, Wrapping
@@ -118,6 +118,17 @@ def test_without_a_wrapper_it_may_be_meant(findings: Findings) -> None:
     (finding,) = findings(CAUSE, wrapping(SUMS, parted(5.0), kind="none"), stopped(2))
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
     assert finding.fixes[0].paste == "model = DistributedDataParallel(model)"
+
+
+def test_without_a_wrapper_from_the_source(findings: Findings) -> None:
+    joins = SourceLine(file="train.py", line=6, text="dist.init_process_group()")
+    loop = SourceLine(file="train.py", line=16, text="for x, y in loader:")
+    script = Script(files=("train.py",), trains_alone=SourceAlone(at=loop, joins=joins))
+    (finding,) = findings(CAUSE, script)
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert "a model of its own at train.py:16 (`for x, y in loader:`)" in finding.because
+    # What the run showed is better: equal weights here, or the finding above.
+    assert findings(CAUSE, script, wrapping(SUMS, SUMS, kind="none")) == ()
 
 
 def test_gradients_that_are_averaged_by_hand(findings: Findings) -> None:
