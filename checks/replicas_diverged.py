@@ -188,7 +188,7 @@ def without_a_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Fin
         confidence=Confidence.LIKELY,
         because=(
             f"the ranks join each other at {shown(one.joins)}, but no line wraps the model in DDP "
-            f"or FSDP, or exchanges gradients: each rank trains a model of its own at "
+            f"or FSDP, or exchanges gradients: each rank trains its own model at "
             f"{shown(one.at)}"
         ),
         fixes=(_WRAP,),

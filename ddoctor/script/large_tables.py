@@ -1,4 +1,4 @@
-"""Embeddings with so many rows that a batch uses few of them, and with dense gradients."""
+"""Embeddings of which a batch can use few rows, and with dense gradients."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ def test_without_a_wrapper_from_the_source(findings: Findings) -> None:
     script = Script(files=("train.py",), trains_alone=SourceAlone(at=loop, joins=joins))
     (finding,) = findings(CAUSE, script)
     assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
-    assert "a model of its own at train.py:16 (`for x, y in loader:`)" in finding.because
+    assert "its own model at train.py:16 (`for x, y in loader:`)" in finding.because
     # What the run showed is better: equal weights here, or the finding above.
     assert findings(CAUSE, script, wrapping(SUMS, SUMS, kind="none")) == ()
 
