@@ -126,6 +126,29 @@ def in_the_source(
             return
 
 
+def without_effect(script: Script) -> Iterator[Finding]:
+    """The script calls set_epoch of a sampler that does not shuffle."""
+    for sampler in script.of("torch.utils.data.DistributedSampler"):
+        still = sampler.argument("shuffle", 3) == "False" and not evaluates(sampler)
+        calls = (one for one in script.calls if one.name.endswith("set_epoch"))
+        moved = next((one for one in calls if one.on == sampler.assigned != ""), None)
+        if still and moved is not None:
+            yield Finding(
+                severity=Severity.NOTE,
+                confidence=Confidence.LIKELY,
+                because=f"{shown(sampler.at)} does not shuffle, so {shown(moved.at)} changes "
+                "nothing: every epoch has the order of the dataset",
+                fixes=(
+                    Fix.python(
+                        summary="let the sampler of the training shuffle",
+                        paste="sampler = DistributedSampler(dataset, shuffle=True)",
+                        caution="data whose order matters, as in a curriculum, needs no change",
+                    ),
+                ),
+            )
+            return
+
+
 def _is_settled(loader: Loader, seen: DataSeen | None) -> bool:
     """Whether the run had a second epoch, which shows what the sampler does."""
     again = loader.seeded_by_epoch is not None or len(_orders(loader, seen)) > 1

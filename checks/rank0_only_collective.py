@@ -159,6 +159,36 @@ def in_the_source(script: Script) -> Iterator[Finding]:
         return
 
 
+def groups_of_some_ranks(script: Script) -> Iterator[Finding]:
+    """Only some ranks make a process group, which all ranks must make, members or not."""
+    made = script.of("torch.distributed.new_group", "torch.distributed.new_subgroups")
+    for one in made:
+        alone = one.on_all_ranks or one.argument("use_local_synchronization") is not None
+        # Where others make one as well, each waits for the other's, or not.
+        if alone or any(other.on_all_ranks or other.branch != one.branch for other in made):
+            continue
+        if len([other for other in made if other.branch == one.branch]) > 1:
+            continue
+        branch = one.branch if one.branch is not None else one.at
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"only some ranks run {shown(one.at)}, because of {shown(branch)}; all ranks must "
+                "make each group in the same order, also those that are no members"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="make the group on all ranks, and use it on its members",
+                    paste=f"{written(one)}  # on all ranks\n"
+                    "if torch.distributed.get_rank() in ranks:\n"
+                    "    ...  # collectives with group=group",
+                ),
+            ),
+        )
+        return
+
+
 SAVES = re.compile(r"(?:^|\.)(?:trainer|fabric|(?:model_)?engine)$")
 """Objects whose ``save_checkpoint`` waits for all ranks: of Lightning, Fabric and DeepSpeed."""
 

@@ -502,6 +502,24 @@ class SourceDiscarded(Part, frozen=True, kw_only=True):
     """Where the other model gets it."""
 
 
+class SourceScaled(Part, frozen=True, kw_only=True):
+    """What clips or applies gradients while the factor of a GradScaler is in them."""
+
+    at: SourceLine
+    scale: SourceLine
+    """What has multiplied the loss."""
+    applies: bool = False
+    """Whether it is the step of the optimizer."""
+
+
+class SourceEvaluation(Part, frozen=True, kw_only=True):
+    """A pass of a model in evaluation mode that builds the graph of its gradients."""
+
+    at: SourceLine
+    keeps: SourceLine | None = None
+    """What keeps a result of each batch with its graph; None: nothing is seen."""
+
+
 class SourceAlone(Part, frozen=True, kw_only=True):
     """A training loop of ranks that join each other, and exchange no gradients and no weights."""
 
@@ -550,6 +568,10 @@ class Script(Section, frozen=True, kw_only=True):
     replaced_layers: tuple[SourceReplaced, ...] = ()
     """Where no line makes an optimizer, or gives it parameters, afterwards."""
     discarded_passes: tuple[SourceDiscarded, ...] = ()
+    scaled_gradients: tuple[SourceScaled, ...] = ()
+    clipped_in_parts: tuple[SourceLine, ...] = ()
+    """Calls of torch's ``clip_grad_norm_`` for a model of FSDP1, of which a rank has a part."""
+    evaluations_with_graphs: tuple[SourceEvaluation, ...] = ()
     trains_alone: SourceAlone | None = None
     large_tables: tuple[SourceLine, ...] = ()
     """Embeddings of which a batch uses few rows, and whose gradients are dense."""

@@ -16,6 +16,7 @@ from ddoctor.evidence.script import (
     SourceCollating,
     SourceDiscarded,
     SourceDivided,
+    SourceEvaluation,
     SourceFork,
     SourceFrozen,
     SourceKeys,
@@ -33,6 +34,7 @@ from ddoctor.evidence.script import (
     SourceRemade,
     SourceReplaced,
     SourceSampler,
+    SourceScaled,
     SourceSchedule,
     SourceSeed,
     SourceSetting,
@@ -57,8 +59,10 @@ from ddoctor.script.calls import (
     uses_cuda,
 )
 from ddoctor.script.checkpoints import restored
+from ddoctor.script.clipping import clipped_in_parts
 from ddoctor.script.datasets import datasets
 from ddoctor.script.discarded_passes import discarded_passes
+from ddoctor.script.evaluations import evaluations_with_graphs
 from ddoctor.script.exhausting import exhausts
 from ddoctor.script.factors import divided_losses, scaled_twice
 from ddoctor.script.factors import of_one_rank as rates_of_one_rank
@@ -90,6 +94,7 @@ from ddoctor.script.rank_names import rank_names
 from ddoctor.script.remade_loaders import remade_loaders
 from ddoctor.script.replaced_layers import replaced_layers
 from ddoctor.script.samplers import plain_samplers
+from ddoctor.script.scaled_gradients import scaled_gradients
 from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
@@ -218,6 +223,22 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
                 made=at(one.made.node, one.made.scope), at=at(one.used.node, one.used.scope)
             )
             for one in discarded_passes(program)
+        ),
+        scaled_gradients=_first(
+            SourceScaled(
+                at=at(one.node, one.scope),
+                scale=at(scale.node, scale.scope),
+                applies=one.method == "step",
+            )
+            for one, scale in scaled_gradients(program)
+        ),
+        clipped_in_parts=_first(at(one.node, one.scope) for one in clipped_in_parts(program)),
+        evaluations_with_graphs=_first(
+            SourceEvaluation(
+                at=at(one.model.node, one.model.scope),
+                keeps=at(one.keeps, one.model.scope) if one.keeps is not None else None,
+            )
+            for one in evaluations_with_graphs(program)
         ),
         trains_alone=next(
             (

@@ -138,7 +138,12 @@ class Call:
     @property
     def on(self) -> str:
         """The variable whose method it is; empty: no variable."""
-        return variable(self.node.func.value) if isinstance(self.node.func, ast.Attribute) else ""
+        return variable(self.receiver) if self.receiver is not None else ""
+
+    @property
+    def receiver(self) -> ast.expr | None:
+        """The object whose method it is; None: it is no method."""
+        return self.node.func.value if isinstance(self.node.func, ast.Attribute) else None
 
     @property
     def loops(self) -> Sequence[Block]:

@@ -87,9 +87,9 @@ def never_zeroed(program: Program) -> Call | None:
         return None
     for call in program.calls:
         steps = call.method == STEPS and not OTHER_STEPS & lower(call.on)
-        if not steps or _in_each_turn(call, program) is None:
+        if not steps or call.receiver is None or _in_each_turn(call, program) is None:
             continue
-        made = program.origins(call.node.func.value, call.scope)  # type: ignore[attr-defined]
+        made = program.origins(call.receiver, call.scope)
         if any(name.startswith("torch.optim.") for name in made):
             return call
     return None

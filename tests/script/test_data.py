@@ -26,6 +26,31 @@ def test_set_epoch_is_missing(review: Review, style: type[str]) -> None:
     assert "sampler.set_epoch(epoch)" in finding.fixes[0].paste
 
 
+STILL = "DistributedSampler(data, shuffle=False)"
+
+
+def test_set_epoch_of_a_sampler_that_does_not_shuffle(review: Review) -> None:
+    finding = review(ddp(loader=LOADER.replace("DistributedSampler(data)", STILL)))[
+        "missing-set-epoch"
+    ]
+    assert finding.severity is Severity.NOTE
+    assert f"(`sampler = {STILL}`) does not shuffle" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("loader", "each_epoch"),
+    [
+        (LOADER.replace("DistributedSampler(data)", STILL), "pass"),
+        (LOADER + f"val_sampler = {STILL}", "val_sampler.set_epoch(0)\nsampler.set_epoch(epoch)"),
+        (LOADER, "sampler.set_epoch(epoch)"),
+    ],
+)
+def test_quiet_where_nothing_is_without_effect(
+    review: Review, loader: str, each_epoch: str
+) -> None:
+    assert "missing-set-epoch" not in review(ddp(loader=loader, each_epoch=each_epoch))
+
+
 def test_set_epoch_is_missing_in_a_class(review: Review) -> None:
     found = review(CLASSES.replace("self.sampler.set_epoch(epoch)", "pass"))
     assert found.keys() == {"missing-set-epoch"}

@@ -9,7 +9,7 @@ import pytest
 from ddoctor.models import Confidence, Severity
 from ddoctor.script.ranks import own_name
 from tests.script.conftest import Review
-from tests.script.sources import ACCELERATE, CLASSES, LOADER, ddp, in_functions
+from tests.script.sources import ACCELERATE, CLASSES, LOADER, SET_UP, ddp, in_functions
 
 ALONE = "rank0-only-collective"
 SAVE = "shared-filesystem-race"
@@ -86,6 +86,32 @@ def test_the_state_of_a_sharded_model(review: Review) -> None:
 def test_quiet_where_all_ranks_call_it_or_none(review: Review, branch: str) -> None:
     head = "def evaluate(model):\n    if model.shared:\n        dist.barrier()\n"
     assert review(ddp(head=head, epoch=branch)) == {}
+
+
+GROUP = "group = dist.new_group([0, 1])"
+
+
+@pytest.mark.parametrize(
+    "made", [f"if dist.get_rank() in (0, 1):\n    {GROUP}", f"if rank == 0:\n    {GROUP}"]
+)
+def test_a_group_that_only_its_members_make(review: Review, made: str) -> None:
+    finding = review(ddp(set_up=f"{SET_UP}rank = dist.get_rank()\n{made}"))[ALONE]
+    assert finding.severity is Severity.ERROR
+    assert f"(`{GROUP}`)" in finding.because
+    assert "also those that are no members" in finding.because
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        GROUP,
+        f"if args.groups:\n    {GROUP}",
+        f"if rank < 2:\n    {GROUP}\nelse:\n    group = dist.new_group([2, 3])",
+        f"if rank < 2:\n    {GROUP[:-1]}, use_local_synchronization=True)",
+    ],
+)
+def test_quiet_where_all_ranks_make_a_group(review: Review, made: str) -> None:
+    assert ALONE not in review(ddp(set_up=f"{SET_UP}rank = dist.get_rank()\n{made}"))
 
 
 @pytest.mark.parametrize("style", [str, in_functions])

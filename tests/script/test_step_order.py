@@ -105,6 +105,11 @@ def test_gradients_that_no_line_zeroes(script: Read) -> None:
     assert line.text == STEP.strip()
 
 
+def test_a_function_of_the_script_that_is_called_step(script: Read) -> None:
+    head = f"def step(batch):\n{indent(PASSES + ZERO + STEP, '    ')}"
+    assert script(ddp(set_up=WITH_ADAM, head=head, step="step(batch)")).never_zeroed is None
+
+
 @pytest.mark.parametrize(
     "step",
     [
