@@ -502,6 +502,15 @@ class SourceDiscarded(Part, frozen=True, kw_only=True):
     """Where the other model gets it."""
 
 
+class SourceOtherUnit(Part, frozen=True, kw_only=True):
+    """A schedule of the learning rate that counts epochs and moves in each step, or vice versa."""
+
+    made: SourceLine
+    at: SourceLine
+    """What moves it."""
+    counts: Literal["epochs", "steps"]
+
+
 class SourceScaled(Part, frozen=True, kw_only=True):
     """What clips or applies gradients while the factor of a GradScaler is in them."""
 
@@ -568,7 +577,10 @@ class Script(Section, frozen=True, kw_only=True):
     replaced_layers: tuple[SourceReplaced, ...] = ()
     """Where no line makes an optimizer, or gives it parameters, afterwards."""
     discarded_passes: tuple[SourceDiscarded, ...] = ()
+    other_units: tuple[SourceOtherUnit, ...] = ()
     scaled_gradients: tuple[SourceScaled, ...] = ()
+    clipped_too_late: tuple[SourceLine, ...] = ()
+    """Calls that clip gradients which the optimizer has taken, or that are zero."""
     clipped_in_parts: tuple[SourceLine, ...] = ()
     """Calls of torch's ``clip_grad_norm_`` for a model of FSDP1, of which a rank has a part."""
     evaluations_with_graphs: tuple[SourceEvaluation, ...] = ()

@@ -26,6 +26,7 @@ from ddoctor.evidence.script import (
     SourceLoop,
     SourceMixture,
     SourceNoise,
+    SourceOtherUnit,
     SourceOwnBranch,
     SourcePartial,
     SourcePrecision,
@@ -59,7 +60,7 @@ from ddoctor.script.calls import (
     uses_cuda,
 )
 from ddoctor.script.checkpoints import restored
-from ddoctor.script.clipping import clipped_in_parts
+from ddoctor.script.clipping import clipped_in_parts, clipped_too_late
 from ddoctor.script.datasets import datasets
 from ddoctor.script.discarded_passes import discarded_passes
 from ddoctor.script.evaluations import evaluations_with_graphs
@@ -95,6 +96,7 @@ from ddoctor.script.remade_loaders import remade_loaders
 from ddoctor.script.replaced_layers import replaced_layers
 from ddoctor.script.samplers import plain_samplers
 from ddoctor.script.scaled_gradients import scaled_gradients
+from ddoctor.script.schedule_units import other_units
 from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
@@ -224,6 +226,14 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for one in discarded_passes(program)
         ),
+        other_units=_first(
+            SourceOtherUnit(
+                made=at(one.made.node, one.made.scope),
+                at=at(one.moved.node, one.moved.scope),
+                counts=one.counts,
+            )
+            for one in other_units(program)
+        ),
         scaled_gradients=_first(
             SourceScaled(
                 at=at(one.node, one.scope),
@@ -232,6 +242,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for one, scale in scaled_gradients(program)
         ),
+        clipped_too_late=_first(at(one.node, one.scope) for one in clipped_too_late(program)),
         clipped_in_parts=_first(at(one.node, one.scope) for one in clipped_in_parts(program)),
         evaluations_with_graphs=_first(
             SourceEvaluation(

@@ -37,14 +37,14 @@ IN_THE_WAY = frozenset({"loop", "condition", "one-rank", "other-ranks", "some-ra
 def made_in_each_step(program: Program) -> Iterator[Call]:
     """Optimizers with a state that a training loop makes in each turn, and steps there."""
     for call in filter(makes_optimizer, program.calls):
-        loop = _in_each_turn(call, program)
+        loop = in_each_turn(call, program)
         if loop is None or not _has_state(call) or _names_made(loop) & _names(call.node):
             continue
         name = _assigned(call.statement)
         steps = (
             one
             for one in program.calls
-            if one.method == STEPS and one.on == name and _in_each_turn(one, program) is loop
+            if one.method == STEPS and one.on == name and in_each_turn(one, program) is loop
         )
         if name and next(steps, None) and not _calls(call.scope, loop) & RESTORES:
             yield call
@@ -55,7 +55,7 @@ def hooks_of_each_step(program: Program) -> Iterator[Call]:
     if any(call.method == "remove" for call in program.calls):
         return
     for call in program.calls:
-        loop = _in_each_turn(call, program, inner=True) if call.method in HOOKS else None
+        loop = in_each_turn(call, program, inner=True) if call.method in HOOKS else None
         if loop is not None and variable(_root(call.node)) not in _names_made(loop, items=False):
             yield call
 
@@ -63,7 +63,7 @@ def hooks_of_each_step(program: Program) -> Iterator[Call]:
 def zeroed_before_the_step(program: Program) -> Iterator[tuple[Call, Call]]:
     """The zeroing of gradients that a backward pass has just made, and the step after it."""
     for scope in program.scopes:
-        calls = [call for call in scope.calls if _in_each_turn(call, program) is not None]
+        calls = [call for call in scope.calls if in_each_turn(call, program) is not None]
         backwards = [call for call in calls if call.method in BACKWARD]
         for zero, step in pairwise(one for one in calls if one.method in (ZEROES, STEPS)):
             if zero.method != ZEROES or step.method != STEPS or not zero.on or zero.on != step.on:
@@ -87,7 +87,7 @@ def never_zeroed(program: Program) -> Call | None:
         return None
     for call in program.calls:
         steps = call.method == STEPS and not OTHER_STEPS & lower(call.on)
-        if not steps or call.receiver is None or _in_each_turn(call, program) is None:
+        if not steps or call.receiver is None or in_each_turn(call, program) is None:
             continue
         made = program.origins(call.receiver, call.scope)
         if any(name.startswith("torch.optim.") for name in made):
@@ -112,7 +112,7 @@ def left_in_evaluation(program: Program) -> Iterator[Call]:
             yield call
 
 
-def _in_each_turn(call: Call, program: Program, *, inner: bool = False) -> ast.AST | None:
+def in_each_turn(call: Call, program: Program, *, inner: bool = False) -> ast.AST | None:
     """The training loop that makes a call in each turn; None: none does.
 
     ``inner``: loops within it do not matter.

@@ -1,0 +1,19 @@
+from __future__ import annotations
+
+from ddoctor.evidence.script import Script, SourceLine
+from ddoctor.models import Severity
+from tests.conftest import Findings
+
+CAUSE = "gradients-clipped-too-late"
+CLIP = SourceLine(file="train.py", line=41, text="clip_grad_norm_(model.parameters(), 1.0)")
+
+
+def test_from_the_source(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, Script(files=("train.py",), clipped_too_late=(CLIP,)))
+    assert finding.severity is Severity.WARNING
+    assert "train.py:41 (`clip_grad_norm_(model.parameters(), 1.0)`)" in finding.because
+    assert "it changes nothing" in finding.because
+
+
+def test_quiet(findings: Findings) -> None:
+    assert findings(CAUSE, Script(files=("train.py",))) == ()
