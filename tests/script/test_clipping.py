@@ -56,10 +56,6 @@ ADAM = SET_UP + "optimizer = torch.optim.AdamW(model.parameters())\n"
 TO_CLIP = f"torch.nn.utils.{CLIP}\n"
 BACK, STEP = "model(batch).sum().backward()\n", "optimizer.step()\n"
 ZERO = "optimizer.zero_grad()\n"
-    "model(batch).sum().backward()\n",
-    "optimizer.step()\n",
-    "optimizer.zero_grad()\n",
-)
 
 
 @pytest.mark.parametrize(
