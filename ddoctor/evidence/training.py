@@ -339,6 +339,18 @@ class EvaluationMode(Part, frozen=True, kw_only=True):
     """Classes of its layers that compute something else in evaluation mode, such as Dropout."""
 
 
+class NotLoaded(Part, frozen=True, kw_only=True):
+    """A state dict that was loaded with ``strict=False``, and of which the model took nothing."""
+
+    at: Frame | None
+    """The user's line that loads it; None: not known."""
+    entries: int
+    has: str
+    """The name of its first entry."""
+    lacks: str
+    """The name of the model's first tensor."""
+
+
 class RankFlags(Part, frozen=True, kw_only=True):
     """Torch's settings on one rank, at the end of the run, and counts of the judged steps."""
 
@@ -395,6 +407,7 @@ class RankFlags(Part, frozen=True, kw_only=True):
     """Those after which the training continued with other weights."""
     changed_otherwise: int = 0
     """Steps without an evaluation after which it did so, of eight after each one."""
+    not_loaded: NotLoaded | None = None
     casts: int = 0
     """Casts of parameters to another type in one of the first steps, as autocast makes them."""
     cast_parameters: int = 0

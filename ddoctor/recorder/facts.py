@@ -31,6 +31,7 @@ from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.overwritten import Overwritten
 from ddoctor.recorder.remade import Remade
 from ddoctor.recorder.repeats import Repeats
+from ddoctor.recorder.state_dicts import StateDicts
 from ddoctor.recorder.untrained import Untrained
 
 FSDP = {"FSDPModule": "fsdp2", "FullyShardedDataParallel": "fsdp1"}
@@ -281,6 +282,7 @@ def flags(
     remade: Remade,
     rates: LearningRates,
     overwritten: Overwritten,
+    state_dicts: StateDicts,
 ) -> RankFlags:
     """Torch's current settings, and what the first steps showed."""
     roots = list(outermost.roots.values())
@@ -319,6 +321,7 @@ def flags(
         evaluations=overwritten.evaluations,
         evaluations_with_changes=overwritten.changed,
         changed_otherwise=overwritten.changed_otherwise,
+        not_loaded=state_dicts.not_loaded,
         casts=graph.casts,
         cast_parameters=graph.cast_parameters,
         cast_bytes=graph.cast_bytes,

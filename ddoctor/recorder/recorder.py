@@ -45,6 +45,7 @@ from ddoctor.recorder.recorded import NO_GROWTH, Facts
 from ddoctor.recorder.remade import Remade
 from ddoctor.recorder.repeats import Repeats
 from ddoctor.recorder.sampler import Sampler
+from ddoctor.recorder.state_dicts import StateDicts
 from ddoctor.recorder.stepping import Stepping
 from ddoctor.recorder.tape import COUNT, ERROR, LEAVING, LOADER, Tape
 from ddoctor.recorder.timeline import Timeline
@@ -100,6 +101,7 @@ class Recorder:
         self._remade = Remade(self._stepping)
         self._rates = LearningRates(timeline, self._stepping)
         self._overwritten = Overwritten(timeline, self._outermost)
+        self._state_dicts = StateDicts()
         self._sampler = Sampler(timeline, self.write)
         self._sampler.workers_free = self._loaders.malloc_free
         self._growth: BatchGrowth | None = None
@@ -118,6 +120,7 @@ class Recorder:
         self._gradients.install()
         self._collectives.install()
         self._loaders.install()
+        self._state_dicts.install()
         calls.install(self._timeline)
         hooks.install(self._timeline)
         self._stepping.at_optimizer += self._at_optimizer, self._optimizer_gradients.follow
@@ -261,6 +264,7 @@ class Recorder:
                         self._remade,
                         self._rates,
                         self._overwritten,
+                        self._state_dicts,
                     ),
                     places=self._sampler.places(),
                     samples=tuple(self._sampler.samples),
