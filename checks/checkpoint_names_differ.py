@@ -1,10 +1,11 @@
-"""A checkpoint was loaded with strict=False, and the model took none of its tensors.
+"""The tensors of a checkpoint have other names than those of the model.
 
-``strict=False`` lets names differ. A checkpoint of a model inside DDP has ``module.`` before each
-name, one of a compiled model ``_orig_mod.``. Loaded into a bare model, no name fits: nothing is
-loaded, nothing is reported, and training begins with random weights.
+A checkpoint of a model inside DDP has ``module.`` before each name, one of a compiled model
+``_orig_mod.``. Loaded into a bare model, no name fits. By default that is an error. With
+``strict=False`` nothing is loaded and nothing is reported: training begins with random weights.
 
-Symptoms: no error; after a resume the loss is as high as at the very beginning.
+Symptoms: "Missing key(s) in state_dict", "Unexpected key(s) in state_dict"; or no error, and after
+a resume the loss is as high as at the very beginning.
 
 To fix it, save and load the inner model, or remove the prefix, and load with ``strict=True``.
 """
@@ -17,6 +18,8 @@ from ddoctor.analysis import endings
 from ddoctor.evidence.training import NotLoaded, RankUse
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
+
 
 def found(use: RankUse) -> Iterator[Finding]:
     ranks = {flags.rank: flags.not_loaded for flags in use.flags if flags.not_loaded is not None}
@@ -26,6 +29,7 @@ def found(use: RankUse) -> Iterator[Finding]:
     yield Finding(
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN,
+        title="A checkpoint was loaded with strict=False, and the model took none of its tensors",
         because=(
             f"{endings.ranks(ranks, every=use.flags)} loaded a state of {one.entries} tensors"
             f"{endings.at(one.at)}{endings.quoted(one.at)}, and the model has none of these names: "

@@ -7,7 +7,7 @@ from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.training_run import user
 
-CAUSE = "checkpoint-not-loaded"
+CAUSE = "checkpoint-names-differ"
 LINE = user(12, "model.load_state_dict(state, strict=False)", "main")
 
 
