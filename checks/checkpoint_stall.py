@@ -29,8 +29,8 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("scaling-efficiency-low",)
 
-# Share of the samples of an attach: far above what a few samples at a bad moment amount to.
-NOTABLE = 0.1
+# Share of the samples of an attach; one save at a bad moment amounts to as much, several do not.
+NOTABLE, REPEATED = 0.1, 0.06
 
 # Fewer saves may be those of a run that was cut short.
 FEWEST_SAVES = 3
@@ -84,7 +84,10 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     if not live.moves:
         return
     stopped = {
-        rank: share for rank in live.ranks if (share := rank.seen.share("checkpoint")) >= NOTABLE
+        rank: share
+        for rank in live.ranks
+        if (share := rank.seen.share("checkpoint"))
+        >= (REPEATED if rank.seen.visits("checkpoint") >= AGAIN else NOTABLE)
     }
     if not stopped:
         return

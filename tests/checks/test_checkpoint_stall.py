@@ -89,6 +89,13 @@ def test_a_live_rank_that_saves_again_and_again(findings: Findings) -> None:
     assert "async_save" in finding.fixes[0].paste
 
 
+def test_short_saves_that_a_live_rank_repeats(findings: Findings) -> None:
+    short = {"checkpoint": 7, "forward": 93}
+    (finding,) = findings(CAUSE, look(moving(0, short, visits=4), moving(1)))
+    assert finding.severity is Severity.WARNING
+    assert "7% of 10 s, 4 times" in finding.because
+
+
 def test_a_checkpoint_that_a_look_happens_to_meet_is_a_note(findings: Findings) -> None:
     (finding,) = findings(CAUSE, look(*(moving(one, SAVING, visits=1) for one in range(2))))
     assert finding.severity is Severity.NOTE
@@ -101,6 +108,8 @@ def test_a_checkpoint_that_a_look_happens_to_meet_is_a_note(findings: Findings) 
         look(moving(0), moving(1)),
         look(moving(0, {"checkpoint": 5, "forward": 95})),
         look(moving(0, {"checkpoint": 9, "forward": 9})),
+        look(moving(0, {"checkpoint": 7, "forward": 93}, visits=2)),
+        look(moving(0, {"checkpoint": 4, "forward": 96}, visits=4)),
     ],
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
