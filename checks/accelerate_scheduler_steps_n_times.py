@@ -24,8 +24,9 @@ from ddoctor.analysis.script_source import shown, targets
 from ddoctor.analysis.versions import version
 from ddoctor.evidence.known_software import within
 from ddoctor.evidence.launch import Launch, Setting
-from ddoctor.evidence.script import Script, SourceCall, SourceLine
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Software
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
 # Of torch, transformers and diffusers: the argument with the steps of the schedule, and its place.

@@ -34,8 +34,9 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import LONG, shown
 from ddoctor.analysis.versions import version
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Software
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where

@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddoctor.analysis.script_source import LOADER, shown, with_keywords, worker_count
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
 EXPLAINS = ("script-error",)

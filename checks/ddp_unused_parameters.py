@@ -26,7 +26,8 @@ from ddoctor.analysis.named_models import names_of
 from ddoctor.analysis.script_source import is_plain, shown, with_keywords
 from ddoctor.analysis.switched_layers import SwitchedLayers
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping

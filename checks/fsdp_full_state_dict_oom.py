@@ -23,7 +23,8 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.named_models import named_models
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.gpus import Gpus
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity

@@ -20,7 +20,8 @@ from ddoctor.analysis import log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown, with_keywords
 from ddoctor.evidence.log import Log
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 # Policies that wrap what is trained by itself, such as peft's own.

@@ -23,7 +23,9 @@ from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.named_models import OF_MODELS
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch, Setting
-from ddoctor.evidence.script import Script, SourceCall, SourceLayer
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceLayer
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping

@@ -24,7 +24,8 @@ from ddoctor.analysis.script_source import is_plain, shown, with_keywords
 from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.printed import GpuProcesses
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 

@@ -24,7 +24,8 @@ from ddoctor.analysis.ddp_options import accumulate
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.steps import RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping

@@ -28,7 +28,8 @@ from ddoctor.analysis.trend import Trend, trend
 from ddoctor.evidence.host import Memory
 from ddoctor.evidence.live import LiveRank
 from ddoctor.evidence.loading import Loader, Loading
-from ddoctor.evidence.script import Script, SourceLine
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import Cache, Growth, MemoryOverTime
 from ddoctor.evidence.training import RankUse
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where

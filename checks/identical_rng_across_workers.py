@@ -31,8 +31,10 @@ from ddoctor.analysis.versions import version
 from ddoctor.evidence.known_software import within
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import Loader, Loading
-from ddoctor.evidence.script import Script, SourceCall, SourceSeed
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Software
+from ddoctor.evidence.source_facts import SourceSeed
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
 SEEDED = {

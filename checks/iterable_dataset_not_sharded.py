@@ -38,7 +38,9 @@ from ddoctor.analysis.script_source import (
 )
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import DataSeen, FirstBatches, Loader, Loading
-from ddoctor.evidence.script import Script, SourceCall, SourceDataset
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceDataset
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity

@@ -36,7 +36,8 @@ from ddoctor.analysis.slurm_gpus import idle, not_asked
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log, Messages
 from ddoctor.evidence.network import Network
-from ddoctor.evidence.script import Script, SourceCall, SourceLine
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 

@@ -18,7 +18,9 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
-from ddoctor.evidence.script import Script, SourceCall, SourceLine, SourceUnreached
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceUnreached
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 

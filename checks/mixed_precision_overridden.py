@@ -18,7 +18,8 @@ from collections.abc import Iterator
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.script import Script, SourcePrecision
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourcePrecision
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 OWN_SWITCHES = ("arg.policy.use_amp", "arg.use_amp")

@@ -34,7 +34,8 @@ from ddoctor.analysis.script_source import shown, written
 from ddoctor.analysis.sharded_passes import in_a_pass
 from ddoctor.evidence.frames import Block
 from ddoctor.evidence.log import Log
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Severity, Where
 

@@ -23,7 +23,8 @@ from ddoctor.analysis import endings, log_events
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown, trains
 from ddoctor.evidence.log import Log
-from ddoctor.evidence.script import SAVES, Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SAVES, SourceCall
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 

@@ -31,7 +31,8 @@ from ddoctor.analysis.stack_activities import TRACES
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import SLOWER_BY, enough
 from ddoctor.evidence.printed_figures import PrintedTimes
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.evidence.trace import SyncCall, Traces
 from ddoctor.evidence.training import RankUse

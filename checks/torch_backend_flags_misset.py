@@ -24,7 +24,8 @@ from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.stragglers import ENOUGH_STEPS
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
-from ddoctor.evidence.script import Script, SourceLine
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where

@@ -29,7 +29,8 @@ from ddoctor.analysis.loader_throughput import (
 )
 from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
 from ddoctor.evidence.loading import Loader
-from ddoctor.evidence.script import Script, SourceCall, SourceLine
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-rank")

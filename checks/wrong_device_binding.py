@@ -29,7 +29,8 @@ from ddoctor.evidence.gpus import Gpus
 from ddoctor.evidence.joining import Joining
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.log import Log
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 

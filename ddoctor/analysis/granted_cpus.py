@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ddoctor.analysis.launch_plan import WORKERS, LaunchPlan
 from ddoctor.analysis.script_source import LOADER, evaluates, worker_count
 from ddoctor.evidence.launch import Setting
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 
 # torch warns from one worker per CPU on. A worker that mostly reads waits, so twice as many may be
 # right; with four times as many, even such workers wait for each other.

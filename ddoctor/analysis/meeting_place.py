@@ -12,7 +12,8 @@ from ddoctor.analysis.mistake import Mistake
 from ddoctor.analysis.rendezvous_mistakes import ENDPOINTS
 from ddoctor.analysis.script_source import option
 from ddoctor.evidence.launch import Launch, Setting
-from ddoctor.evidence.script import Script, SourceSetting
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceSetting
 from ddoctor.models import Confidence, Fix, Severity
 
 # The numbers that Slurm and MPI give to hosts and tasks, 0 on the first host.

@@ -10,7 +10,8 @@ from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import COUNTED, Setting
-from ddoctor.evidence.script import UNKNOWN, Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import UNKNOWN, SourceCall
 
 # Names in transformers, diffusers, safetensors and torch.
 OF_MODELS = re.compile(r"(?:AutoModel\w*|For[A-Z]\w+|Model)\.from_pretrained$")

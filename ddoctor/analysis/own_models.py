@@ -11,7 +11,8 @@ from ddoctor.analysis.named_models import NamedModel
 from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.source_options import in_launch
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.script import Script, SourceSize
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceSize
 from ddoctor.evidence.source_text import syntax_tree
 
 OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 
 PREPARED = re.compile(r"(?P<names>[\w., ]+) = [\w.]+\.prepare\(.*", re.DOTALL)
 STATE = re.compile(r"(?:[\w.]+\.unwrap_model\()?(?P<model>[\w.]+)\)?\.state_dict\(\)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ddoctor.analysis.script_source import shown
-from ddoctor.evidence.script import SourceRandomSplit
+from ddoctor.evidence.source_facts import SourceRandomSplit
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
 SAME = {"generator": "torch.Generator().manual_seed(42)"}

@@ -9,7 +9,8 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.prepared_models import saved_states
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Setting
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 GATHERS = (

@@ -9,7 +9,8 @@ from contextlib import suppress
 
 from ddoctor.analysis.script_source import LOADER, STRATEGIES, evaluates, is_trained_on
 from ddoctor.evidence.launch import Setting
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 
 AUTOCAST = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 OF_LIGHTNING = (

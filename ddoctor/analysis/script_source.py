@@ -9,8 +9,9 @@ from contextlib import suppress
 from itertools import chain
 
 from ddoctor.evidence.launch import Launch, Setting
-from ddoctor.evidence.script import Script, SourceCall, SourceLine
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Environment
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.evidence.source_text import syntax_tree
 
 STRATEGIES = {

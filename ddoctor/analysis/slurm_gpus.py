@@ -10,7 +10,8 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.mistake import shown as named
 from ddoctor.analysis.script_source import is_plain, shown
 from ddoctor.evidence.launch import Launch, Setting
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 ASKED = (

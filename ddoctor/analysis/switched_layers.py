@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from ddoctor.analysis.derived import Derived
 from ddoctor.analysis.source_options import in_launch
 from ddoctor.evidence.launch import Launch, Setting
-from ddoctor.evidence.script import Script, SourceSwitch, SourceTest
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceSwitch, SourceTest
 
 OFF = ("", "0", "0.0", "false", "none", "null")
 

@@ -11,7 +11,8 @@ import re
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_plan import OF_LIGHTNING
 from ddoctor.analysis.script_source import EVALUATES, LOADER, PLAIN, evaluates
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 
 BEFORE_SAMPLER = 3
 """Arguments of a DataLoader before its sampler."""

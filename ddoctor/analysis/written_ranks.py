@@ -8,7 +8,8 @@ from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.script_source import option, shown
 from ddoctor.analysis.source_options import in_launch
 from ddoctor.evidence.launch import Launch
-from ddoctor.evidence.script import Script, SourceCall
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 JOIN = "torch.distributed.init_process_group"

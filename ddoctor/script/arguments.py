@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Mapping, Sequence
 
-from ddoctor.evidence.script import UNKNOWN
+from ddoctor.evidence.source_lines import UNKNOWN
 from ddoctor.script.names import variable
 from ddoctor.script.objects import arguments, defaults
 from ddoctor.script.program import MOST_CALLERS, Program

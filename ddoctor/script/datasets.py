@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
-from ddoctor.evidence.script import SourceDataset, SourceLine
+from ddoctor.evidence.source_facts import SourceDataset
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.source_text import below
 from ddoctor.script.names import Names, variable
 from ddoctor.script.program import Program

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ddoctor.evidence.opening import without_waiting
-from ddoctor.evidence.script import SourceLine
 from ddoctor.evidence.section import Unseen
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.source_text import Nodes, levels, nodes, syntax_tree
 
 MOST_FILES = 200

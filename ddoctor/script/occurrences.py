@@ -7,7 +7,8 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache
 
-from ddoctor.evidence.script import SourceImport, SourceLine
+from ddoctor.evidence.source_facts import SourceImport
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.source_text import Nodes
 from ddoctor.script.names import moved
 from ddoctor.script.ranks import hints, lower, own_name

@@ -6,7 +6,8 @@ import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ddoctor.evidence.script import UNKNOWN, PrecisionPlace
+from ddoctor.evidence.source_facts import PrecisionPlace
+from ddoctor.evidence.source_lines import UNKNOWN
 from ddoctor.script.calls import is_accelerator
 from ddoctor.script.constants import constants
 from ddoctor.script.names import variable

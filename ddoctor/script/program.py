@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from ddoctor.evidence.script import UNKNOWN
+from ddoctor.evidence.source_lines import UNKNOWN
 from ddoctor.script.calls import is_collective
 from ddoctor.script.modules import MAIN, Module
 from ddoctor.script.names import PRINT, variable

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
-from ddoctor.evidence.script import Within
+from ddoctor.evidence.source_lines import Within
 from ddoctor.script.names import variable, words
 
 RANKS = frozenset(

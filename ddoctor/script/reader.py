@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
-from ddoctor.evidence.script import (
-    Script,
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import (
     SourceAlone,
     SourceAveraging,
     SourceBatches,
@@ -21,9 +21,7 @@ from ddoctor.evidence.script import (
     SourceFrozen,
     SourceKeys,
     SourceLayer,
-    SourceLine,
     SourceLocalCount,
-    SourceLoop,
     SourceMixture,
     SourceNoise,
     SourceOtherUnit,
@@ -52,6 +50,7 @@ from ddoctor.evidence.script import (
     SourceWorld,
     SourceZeroed,
 )
+from ddoctor.evidence.source_lines import SourceLine, SourceLoop
 from ddoctor.script.alone import trains_alone
 from ddoctor.script.assigned import assigned
 from ddoctor.script.batches import own_rates, scales_by_ranks
@@ -139,6 +138,18 @@ VISIBLE = "os.environ[CUDA_VISIBLE_DEVICES]"
 Fact = TypeVar("Fact")
 
 
+class Placed(Protocol):
+    """A call, a statement, or what a reader has found there."""
+
+    @property
+    def node(self) -> ast.AST:
+        """Where it is."""
+
+    @property
+    def scope(self) -> Scope:
+        """The function around it."""
+
+
 def read(script: Path, folders: Sequence[Path]) -> Script:
     """Read a script, and the modules that it imports from its folder or from ``folders``.
 
@@ -154,7 +165,12 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
     def at(node: ast.AST, scope: Scope) -> SourceLine:
         return lines[scope.module].at(node, scope.name)
 
-    named = first_lines(walks, at)
+    def of(one: Placed) -> SourceLine:
+        return at(one.node, one.scope)
+
+    def perhaps(one: Placed | None) -> SourceLine | None:
+        return of(one) if one is not None else None
+
     layers = [*islice(unused_layers(walks, program), MOST_FACTS)]
     classes = {node.name for walk in walks for node in walk.scopes[0].module.nodes.of(ast.ClassDef)}
     on_cuda = {
@@ -162,6 +178,8 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         for call in program.calls
         if call.method in classes and "cuda" in source(call.node)
     }
+    # The types of these fields are not known to a type checker.
+    named: Mapping[str, Any] = first_lines(walks, at)
     return Script(
         files=tuple(module.shown for module in modules.found),
         lines=sum(len(module.lines) for module in modules.found),
@@ -175,102 +193,89 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             one for walk in walks for one in datasets(walk.scopes[0], program, at, on_cuda)
         ),
         collates_on_cuda=_first(
-            SourceCollating(
-                loader=at(one.loader.node, one.loader.scope), at=at(one.at.node, one.at.scope)
-            )
+            SourceCollating(loader=of(one.loader), at=of(one.at))
             for one in collates_on_cuda(program)
         ),
         forks=_first(
             SourceFork(
-                at=at(one.at.node, one.at.scope),
-                before=at(one.before.node, one.before.scope),
-                child=at(one.child.node, one.child.scope) if one.child is not None else None,
+                at=of(one.at),
+                before=of(one.before),
+                child=perhaps(one.child),
             )
             for one in forks(program)
         ),
         whole_reads=_first(
-            SourceReading(at=at(one.node, one.scope), loader=at(loader.node, loader.scope))
-            for one, loader in whole_reads(program)
+            SourceReading(at=of(one), loader=of(loader)) for one, loader in whole_reads(program)
         ),
         constant_seeds=_first(
             SourceSeed(function=name, at=at(node, scope), by_worker=by_worker)
             for name, node, scope, by_worker in constant_seeds(program)
         ),
         over_own_keys=_first(
-            SourceKeys(at=at(call.node, call.scope), key=at(key, scope))
+            SourceKeys(at=of(call), key=at(key, scope))
             for call, key, scope in over_own_keys(program)
         ),
         own_branches=_first(
-            SourceOwnBranch(at=at(call.node, call.scope), test=cut(source(test)))
+            SourceOwnBranch(at=of(call), test=cut(source(test)))
             for call, test in own_branches(program)
         ),
         stale_optimizers=_first(
-            SourceStale(at=at(made.node, made.scope), wrap=at(wrap.node, wrap.scope))
-            for made, wrap in stale_optimizers(program)
+            SourceStale(at=of(made), wrap=of(wrap)) for made, wrap in stale_optimizers(program)
         ),
-        remade_optimizers=_first(at(one.node, one.scope) for one in made_in_each_step(program)),
-        repeated_hooks=_first(at(one.node, one.scope) for one in hooks_of_each_step(program)),
+        remade_optimizers=_first(of(one) for one in made_in_each_step(program)),
+        repeated_hooks=_first(of(one) for one in hooks_of_each_step(program)),
         zeroed_early=_first(
-            SourceZeroed(at=at(zero.node, zero.scope), step=at(step.node, step.scope))
+            SourceZeroed(at=of(zero), step=of(step))
             for zero, step in zeroed_before_the_step(program)
         ),
         replaced_layers=_first(
-            SourceReplaced(
-                at=at(layer.node, layer.scope), optimizer=at(optimizer.node, optimizer.scope)
-            )
+            SourceReplaced(at=of(layer), optimizer=of(optimizer))
             for layer, optimizer in replaced_layers(program)
         ),
         discarded_passes=_first(
-            SourceDiscarded(
-                made=at(one.made.node, one.made.scope), at=at(one.used.node, one.used.scope)
-            )
-            for one in discarded_passes(program)
+            SourceDiscarded(made=of(one.made), at=of(one.used)) for one in discarded_passes(program)
         ),
         other_units=_first(
             SourceOtherUnit(
-                made=at(one.made.node, one.made.scope),
-                at=at(one.moved.node, one.moved.scope),
+                made=of(one.made),
+                at=of(one.moved),
                 counts=one.counts,
             )
             for one in other_units(program)
         ),
         scaled_gradients=_first(
             SourceScaled(
-                at=at(one.node, one.scope),
-                scale=at(scale.node, scale.scope),
+                at=of(one),
+                scale=of(scale),
                 applies=one.method == "step",
             )
             for one, scale in scaled_gradients(program)
         ),
-        clipped_too_late=_first(at(one.node, one.scope) for one in clipped_too_late(program)),
-        clipped_in_parts=_first(at(one.node, one.scope) for one in clipped_in_parts(program)),
+        clipped_too_late=_first(of(one) for one in clipped_too_late(program)),
+        clipped_in_parts=_first(of(one) for one in clipped_in_parts(program)),
         evaluations_with_graphs=_first(
             SourceEvaluation(
-                at=at(one.model.node, one.model.scope),
+                at=of(one.model),
                 keeps=at(one.keeps, one.model.scope) if one.keeps is not None else None,
             )
             for one in evaluations_with_graphs(program)
         ),
         trains_alone=next(
             (
-                SourceAlone(
-                    at=at(one.loop.node, one.loop.scope), joins=at(one.joins.node, one.joins.scope)
-                )
+                SourceAlone(at=of(one.loop), joins=of(one.joins))
                 for one in [trains_alone(program)]
                 if one is not None
             ),
             None,
         ),
-        large_tables=_first(at(one.node, one.scope) for one in large_tables(program)),
-        never_zeroed=next(
-            (at(one.node, one.scope) for one in [never_zeroed(program)] if one is not None), None
-        ),
-        left_in_evaluation=_first(at(one.node, one.scope) for one in left_in_evaluation(program)),
+        large_tables=_first(of(one) for one in large_tables(program)),
+        never_zeroed=perhaps(never_zeroed(program)),
+        left_in_evaluation=_first(of(one) for one in left_in_evaluation(program)),
         partial_metrics=_first(
             SourcePartial(
                 loop=at(one.loop, one.scope),
-                loader=at(one.loader.node, one.loader.scope),
-                report=at(one.report.node, one.report.scope),
+                loader=of(one.loader),
+                report=of(one.report),
             )
             for one in partial_metrics(program)
         ),
@@ -282,99 +287,91 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         evaluates_loaders=on_loaders(program),
         remade_loaders=_first(
-            SourceRemade(loader=at(made.node, made.scope), at=at(again.node, again.scope))
-            for made, again in remade_loaders(program)
+            SourceRemade(loader=of(made), at=of(again)) for made, again in remade_loaders(program)
         ),
         shared_files=_first(
             SourceShared(
-                at=at(save.node, save.scope),
-                moved=at(move.node, move.scope) if move is not None else None,
+                at=of(save),
+                moved=perhaps(move),
             )
             for save, move in shared_files(program)
         ),
         own_rates=_first(
             chain(
-                (at(one.node, one.scope) for one in own_rates(program)),
+                (of(one) for one in own_rates(program)),
                 (at(one.within, one.scope) for one in rates_of_one_rank(program)),
             )
         ),
-        scales_by_ranks=next(
-            (at(one.node, one.scope) for one in [scales_by_ranks(program)] if one is not None),
-            None,
-        ),
-        still_epochs=_first(at(one.node, one.scope) for one in _still_epochs(program)),
-        own_stops=_first(at(one.node, one.scope) for one in own_stops(program)),
+        scales_by_ranks=perhaps(scales_by_ranks(program)),
+        still_epochs=_first(of(one) for one in _still_epochs(program)),
+        own_stops=_first(of(one) for one in own_stops(program)),
         same_noise=_first(
-            SourceNoise(at=at(call.node, call.scope), seed=at(seed.node, seed.scope))
-            for call, seed in same_noise(program)
+            SourceNoise(at=of(call), seed=of(seed)) for call, seed in same_noise(program)
         ),
         token_means=_first(
             SourceTokenMean(
                 at=at(one.loss, one.scope),
-                back=at(one.back.node, one.back.scope),
+                back=of(one.back),
                 alike=cut(one.alike),
             )
             for one in token_means(program)
         ),
         divided_losses=_first(
-            SourceDivided(at=at(one.within, one.scope), back=at(call.node, call.scope))
+            SourceDivided(at=at(one.within, one.scope), back=of(call))
             for one, call in divided_losses(program)
         ),
         scaled_twice=_first(
             SourceTwice(
-                at=at(call.node, call.scope),
+                at=of(call),
                 first=at(first.within, first.scope),
                 second=at(second.within, second.scope),
             )
             for call, first, second in scaled_twice(program)
         ),
         precisions=_first(
-            SourcePrecision(
-                at=at(one.node, one.scope), values=one.values, flag=one.flag, place=one.place
-            )
+            SourcePrecision(at=of(one), values=one.values, flag=one.flag, place=one.place)
             for one in precisions(program)
         ),
         frozen_checkpoints=_first(
-            SourceFrozen(at=at(call.node, call.scope), frozen=at(node, scope))
+            SourceFrozen(at=of(call), frozen=at(node, scope))
             for call, node, scope in reentrant(program)
         ),
         schedules_of_one_rank=_first(
             SourceSchedule(
-                at=at(one.made.node, one.made.scope),
+                at=of(one.made),
                 name=one.name,
                 counts=at(one.counts, one.scope),
             )
             for one in of_one_rank(program)
         ),
-        restored=_first(at(one.node, one.scope) for one in restored(program)),
+        restored=_first(of(one) for one in restored(program)),
         told_ranks=_first(
-            SourceWorld(at=at(one.node, one.scope), option=one.option, given=one.given)
+            SourceWorld(at=of(one), option=one.option, given=one.given)
             for one in told_ranks(program)
         ),
         own_batches=_first(
-            SourceBatches(loop=at(loop.node, loop.scope), at=at(made.node, made))
+            SourceBatches(loop=of(loop), at=at(made.node, made))
             for loop, made in own_batches(program)
         ),
         plain_samplers=_first(
-            SourceSampler(loader=at(loader.node, loader.scope), at=at(node, scope))
+            SourceSampler(loader=of(loader), at=at(node, scope))
             for loader, node, scope in plain_samplers(program)
         ),
         unreached_samplers=_first(
             SourceUnreached(
-                loader=at(loader.node, loader.scope),
+                loader=of(loader),
                 at=at(node, around),
-                calls=at(call.node, call.scope) if call is not None else None,
+                calls=perhaps(call),
             )
             for loader, (node, around), call in unreached_samplers(program)
         ),
         mixed_layers=_first(
-            SourceMixture(at=at(one.node, one.scope), trained=one.trained)
-            for one in mixed_layers(program)
+            SourceMixture(at=of(one), trained=one.trained) for one in mixed_layers(program)
         ),
         mixed_types=_first(
             SourceTypes(
-                at=at(one.call.node, one.call.scope),
-                loaded=at(one.loaded.node, one.loaded.scope),
+                at=of(one.call),
+                loaded=of(one.loaded),
                 model=one.model,
             )
             for one in mixed_types(program)
@@ -382,7 +379,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         own_averaging=_own_averaging(program, at),
         random_splits=_first(
             SourceRandomSplit(
-                at=at(one.call.node, one.call.scope),
+                at=of(one.call),
                 argument=one.argument,
                 seed=_seed(one, at),
             )
@@ -390,16 +387,16 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         unfrozen=_first(
             SourceUnfrozen(
-                at=at(one.call.node, one.call.scope),
-                wrapper=at(one.wrapper.node, one.wrapper.scope),
+                at=of(one.call),
+                wrapper=of(one.wrapper),
             )
             for one in unfrozen(program)
         ),
-        past_wrapper=_first(at(one.node, one.scope) for one in past_wrapper(program)),
-        unused_layers=_first(at(one.node, one.scope) for one in layers if not one.unless),
+        past_wrapper=_first(of(one) for one in past_wrapper(program)),
+        unused_layers=_first(of(one) for one in layers if not one.unless),
         switched_layers=_first(
             SourceSwitch(
-                at=at(one.node, one.scope),
+                at=of(one),
                 uses=tuple(tuple(map(_test, tests)) for tests in one.unless),
             )
             for one in layers
@@ -417,7 +414,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         own_sizes=_first(
             SourceSize(
-                at=at(one.made.node, one.made.scope),
+                at=of(one.made),
                 name=one.name,
                 terms=tuple(one.terms),
                 defaults=program.defaults,
@@ -426,37 +423,20 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in own_sizes(program)
         ),
         set_fields=frozenset(_set_fields(modules)),
-        kept_values=_first(at(one.node, one.scope) for one in kept_values(program)),
-        kept_losses=_first(at(one.node, one.scope) for one in kept(program)),
+        kept_values=_first(of(one) for one in kept_values(program)),
+        kept_losses=_first(of(one) for one in kept(program)),
         splits=_first(at(node, scope) for node, scope in splits(program)),
         loads_on_one_rank=next(
             (
-                at(call.node, call.scope)
+                of(call)
                 for call in program.calls
                 if call.method in LOADS and any(one.kind == "one-rank" for one in call.around)
             ),
             None,
         ),
-        names_device=named.get("names_device"),
-        gives_local_rank=named.get("gives_local_rank"),
-        local_of_torchrun=named.get("local_of_torchrun"),
-        counts_gpus=named.get("counts_gpus"),
-        local_of_scheduler=named.get("local_of_scheduler"),
-        names_scheduler=named.get("names_scheduler"),
-        names_set_epoch=named.get("names_set_epoch"),
-        names_end=named.get("names_end"),
-        fills_in=named.get("fills_in"),
-        names_pooler=named.get("names_pooler"),
-        takes_hidden_states=named.get("takes_hidden_states"),
-        in_parts=named.get("in_parts"),
-        holds_back=named.get("holds_back"),
-        copies_ahead=named.get("copies_ahead"),
-        accumulates=named.get("accumulates"),
-        names_deepspeed_keys=named.get("names_deepspeed_keys"),
-        names_pinning=named.get("names_pinning"),
-        trains_less=named.get("trains_less"),
         broken=tuple(modules.broken),
         unseen=tuple(modules.unseen),
+        **named,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from ddoctor.blocks import Function
-from ddoctor.evidence.script import Within
+from ddoctor.evidence.source_lines import Within
 from ddoctor.evidence.source_text import children
 from ddoctor.loop_exits import Loop
 from ddoctor.script.modules import Module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from ddoctor.evidence.script import SAVES
+from ddoctor.evidence.source_lines import SAVES
 from ddoctor.script.names import CONFIGS, source, variable
 from ddoctor.script.program import MOST_CALLERS, Program
 from ddoctor.script.ranks import HINTS, lower, own_name

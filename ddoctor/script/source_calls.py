@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 
-from ddoctor.evidence.script import SourceCall, Within
+from ddoctor.evidence.source_lines import SourceCall, Within
 from ddoctor.script.arguments import keywords, made_by, spread
 from ddoctor.script.calls import is_collective, is_sharded_model, matters
 from ddoctor.script.names import PRINT, source, variable

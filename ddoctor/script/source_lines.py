@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable
 
 from ddoctor.evidence.redaction import beginning
-from ddoctor.evidence.script import SourceLine
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.script.modules import Module
 from ddoctor.script.names import source
 from ddoctor.script.scopes import Scope

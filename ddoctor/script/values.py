@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from ddoctor.evidence.script import UNKNOWN
+from ddoctor.evidence.source_lines import UNKNOWN
 from ddoctor.script.names import ENVIRONMENT, variable
 from ddoctor.script.scopes import Scope
 

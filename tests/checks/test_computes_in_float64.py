@@ -2,7 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.script import Script, SourceCall, SourceLine, Within
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall, SourceLine, Within
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Severity

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.script import Script, SourceLine, SourceSetting, Within
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Environment, Variable
+from ddoctor.evidence.source_facts import SourceSetting
+from ddoctor.evidence.source_lines import SourceLine, Within
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Severity
 from tests.conftest import Findings

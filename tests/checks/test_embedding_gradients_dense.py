@@ -3,7 +3,8 @@ from __future__ import annotations
 import pytest
 
 from ddoctor.evidence.live import LiveLook
-from ddoctor.evidence.script import Script, SourceLine
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Severity
 from tests.analysis.test_live_loop import STEP, rank

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from ddoctor.evidence.script import Script, SourceLine
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.models import Severity
 from tests.conftest import Findings
 

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.script import Script, SourceLine, SourceScaled
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceScaled
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.models import Severity
 from tests.conftest import Findings
 

@@ -9,8 +9,9 @@ from ddoctor import engine
 from ddoctor.evidence.host import Memory
 from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.loading import Loading
-from ddoctor.evidence.script import Script, SourceLine
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import Cache, Growth, MemoryOverTime
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.models import Confidence, Severity

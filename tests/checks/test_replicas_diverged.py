@@ -6,7 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.probes import RankPlace
-from ddoctor.evidence.script import Script, SourceAlone, SourceLine
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceAlone
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import BufferSum, Calls, CollectiveCalls, Wrapper, Wrapping

@@ -4,7 +4,9 @@ from typing import Literal
 
 import pytest
 
-from ddoctor.evidence.script import Script, SourceLine, SourceOtherUnit
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceOtherUnit
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.models import Severity
 from tests.conftest import Findings
 

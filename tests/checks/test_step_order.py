@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ddoctor.evidence.script import (
-    Script,
-    SourceDiscarded,
-    SourceLine,
-    SourceReplaced,
-    SourceZeroed,
-)
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceDiscarded, SourceReplaced, SourceZeroed
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.evidence.training import RankFlags, RankUse
 from ddoctor.models import Confidence, Severity

@@ -7,8 +7,10 @@ import pytest
 from ddoctor.evidence.gpus import Gpu, Gpus, NvLink, PeerPath
 from ddoctor.evidence.host import SharedMemory
 from ddoctor.evidence.network import Rdma, RdmaDevice, RdmaPort
-from ddoctor.evidence.script import Script, SourceLine, SourceSetting, Within
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.software import Environment, Variable
+from ddoctor.evidence.source_facts import SourceSetting
+from ddoctor.evidence.source_lines import SourceLine, Within
 from ddoctor.models import Severity
 from tests.conftest import Findings
 

@@ -3,7 +3,8 @@ from __future__ import annotations
 import msgspec
 
 from ddoctor.evidence.live import BuildLock, BuildLocks, LiveLook
-from ddoctor.evidence.script import Script, SourceCall, SourceLine
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.live.redact import redacted
 from tests.live_look import block, in_collective, look, moving
 
