@@ -353,6 +353,53 @@ def by_another_number(script: Script, launch: Launch | None) -> Iterator[Finding
             return
 
 
+def by_another_seed(script: Script) -> Iterator[Finding]:
+    """Each rank shuffles all samples in another order, so their parts overlap."""
+    for one in script.of("torch.utils.data.DistributedSampler"):
+        seed = one.argument("seed", 4) or ""
+        if "rank" in re.split(r"[\W_]+", seed.lower()) and not evaluates(one):
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} shuffles by `{seed}`, another seed on each rank: the ranks "
+                    "take their parts from different orders, so some samples are read by several "
+                    "ranks in an epoch, and others by none"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="give the samplers of all ranks the same seed",
+                        paste=with_keywords(one, seed=None),
+                    ),
+                ),
+            )
+            return
+
+
+def without_a_loader(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
+    """The script makes a sampler for each rank's part, and gives it to no loader."""
+    loaders = [one for one in script.of(LOADER) if not evaluates(one)]
+    plain = [one for one in loaders if not {"sampler", "batch_sampler", "**"} & {*one.keywords}]
+    samplers = script.of("torch.utils.data.DistributedSampler")
+    unused = [one for one in samplers if one.at in script.unused_samplers and not evaluates(one)]
+    if seen is not None or not unused or len(plain) != 1 or not is_plain(script):
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{shown(plain[0].at)} gets no sampler, and no line gives {shown(unused[0].at)} to "
+            "anything: each rank reads all samples"
+        ),
+        fixes=(
+            Fix.python(
+                summary="give the sampler to the loader",
+                paste=with_keywords(plain[0], shuffle=None, sampler=unused[0].assigned),
+            ),
+        ),
+    )
+
+
 def not_prepared(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
     """accelerate splits the DataLoaders that it prepares, and the training uses another one."""
     prepared = _prepared(script) if seen is None else ()

@@ -122,6 +122,8 @@ class Script(Section, frozen=True, kw_only=True):
     own_batches: tuple[SourceBatches, ...] = ()
     plain_samplers: tuple[SourceSampler, ...] = ()
     unreached_samplers: tuple[SourceUnreached, ...] = ()
+    unused_samplers: tuple[SourceLine, ...] = ()
+    """Where a DistributedSampler is made that no line gives to anything."""
     mixed_layers: tuple[SourceMixture, ...] = ()
     mixed_types: tuple[SourceTypes, ...] = ()
     own_averaging: SourceAveraging | None = None

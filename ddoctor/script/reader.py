@@ -116,7 +116,7 @@ from ddoctor.script.switches import Test
 from ddoctor.script.token_means import token_means
 from ddoctor.script.told_ranks import told_ranks
 from ddoctor.script.unfrozen import unfrozen
-from ddoctor.script.unreached_samplers import unreached_samplers
+from ddoctor.script.unreached_samplers import unreached_samplers, unused_samplers
 from ddoctor.script.unused_layers import unused_layers
 from ddoctor.script.whole_reads import whole_reads
 
@@ -365,6 +365,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for loader, (node, around), call in unreached_samplers(program)
         ),
+        unused_samplers=_first(of(one) for one in unused_samplers(program)),
         mixed_layers=_first(
             SourceMixture(at=of(one), trained=one.trained) for one in mixed_layers(program)
         ),

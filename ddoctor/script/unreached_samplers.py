@@ -1,4 +1,4 @@
-"""Samplers of the script's own that have a ``set_epoch``, which no line reaches."""
+"""Samplers whose ``set_epoch`` no line reaches, and those that no loader gets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from ddoctor.script.samplers import POSITIONS
 from ddoctor.script.scopes import Call, Scope
 
 SETS = "set_epoch"
+SAMPLER = "torch.utils.data.DistributedSampler"
 
 
 def unreached_samplers(
@@ -75,3 +76,25 @@ def _may_reach(call: Call, keyword: str, own: frozenset[str], program: Program) 
         return keyword in ends
     made = {*program.origins(receiver, call.scope)}
     return not made or not made <= {"torch.utils.data.DistributedSampler"}
+
+
+def unused_samplers(program: Program) -> Iterator[Call]:
+    """DistributedSamplers that no line of their function gives to anything."""
+    for call in program.by_name.get(SAMPLER, ()):
+        statement = call.statement
+        made = isinstance(statement, ast.Assign) and statement.value is call.node
+        target = statement.targets[0] if made else None  # type: ignore[attr-defined]
+        if isinstance(target, ast.Name) and not any(_uses(call.scope.node, target.id)):
+            yield call
+
+
+def _uses(function: ast.AST, name: str) -> Iterator[bool]:
+    """For each line that reads the variable, whether it does more than to set its epoch."""
+    sets = {
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and node.attr == SETS
+    }
+    for node in ast.walk(function):
+        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
+            yield node not in sets

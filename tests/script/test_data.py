@@ -26,6 +26,42 @@ def test_set_epoch_is_missing(review: Review, style: type[str]) -> None:
     assert "sampler.set_epoch(epoch)" in finding.fixes[0].paste
 
 
+@pytest.mark.parametrize("seed", ["args.seed + rank", "dist.get_rank()", "17 * local_rank"])
+def test_each_rank_shuffles_by_another_seed(review: Review, seed: str) -> None:
+    made = f"DistributedSampler(data, seed={seed})"
+    found = review(ddp(loader=LOADER.replace("DistributedSampler(data)", made)))
+    assert found.keys() == {"duplicate-data-across-ranks"}
+    assert f"shuffles by `{seed}`" in found["duplicate-data-across-ranks"].because
+
+
+UNUSED = LOADER.replace("sampler=sampler, ", "shuffle=True, ")
+
+
+@pytest.mark.parametrize("style", [str, in_functions])
+def test_a_sampler_that_no_loader_gets(review: Review, style: type[str]) -> None:
+    found = review(style(ddp(loader=UNUSED)))
+    assert found.keys() == {"duplicate-data-across-ranks"}
+    finding = found["duplicate-data-across-ranks"]
+    assert "`sampler = DistributedSampler(data)`" in finding.because
+    assert "sampler=sampler" in finding.fixes[0].paste
+    assert "shuffle" not in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "loader",
+    [
+        LOADER.replace("DistributedSampler(data)", "DistributedSampler(data, seed=args.seed)"),
+        f"{UNUSED}loader = rebuilt(loader, sampler)",
+        f"{UNUSED}loader.sampler = sampler",
+        f"{LOADER}val_sampler = DistributedSampler(val, seed=rank)",
+        f"{LOADER}val_sampler = DistributedSampler(val)",
+        LOADER.replace("sampler=sampler", "batch_sampler=BatchSampler(sampler, 8, True)"),
+    ],
+)
+def test_quiet_where_the_sampler_is_used(review: Review, loader: str) -> None:
+    assert "duplicate-data-across-ranks" not in review(ddp(loader=loader))
+
+
 STILL = "DistributedSampler(data, shuffle=False)"
 
 
