@@ -33,8 +33,10 @@ def install(timeline: Timeline) -> None:
             elif timeline.phase == GC:
                 began = timeline.last
                 seconds = timeline.leave() - began
-                if seconds >= LONG_SECONDS:
-                    timeline.collected(sys._getframe(1), seconds)
+                # Python collects without a frame, too, as at its end.
+                caller = sys._getframe().f_back
+                if seconds >= LONG_SECONDS and caller is not None:
+                    timeline.collected(caller, seconds)
 
     show = sys.unraisablehook
 
