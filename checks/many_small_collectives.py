@@ -16,7 +16,7 @@ metrics only every 50 steps.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import called_lines, endings, live_collectives, live_cost
 from ddoctor.analysis.live_ranks import shares
@@ -37,6 +37,10 @@ MANY = 10
 # Published detectors report a slowdown from 10 %; half of it is a note.
 WARNING_SHARE, NOTE_SHARE = 0.10, 0.05
 
+FORWARD = "forward"
+# The activations of a batch; a loss, a norm or a count of tokens has some bytes.
+ACTIVATION_BYTES = 2**14
+
 MOST_LINES = 4
 # Of a live run: a loop over what a model has many of.
 CALLERS = 2
@@ -53,8 +57,12 @@ def of_the_script(
     counted = collective_calls.steps
     if counted < ENOUGH_STEPS or not steps.step:
         return
-    lines = called_lines.on_all_ranks(
-        collective_calls, lambda one: one.bytes < SMALL_BYTES * one.calls, also_by_libraries=True
+    lines = _separable(
+        called_lines.on_all_ranks(
+            collective_calls,
+            lambda one: one.bytes < SMALL_BYTES * one.calls,
+            also_by_libraries=True,
+        )
     )
     calls, seconds = sum(one.calls for one in lines), sum(one.seconds for one in lines)
     share = seconds / counted / steps.step
@@ -85,6 +93,25 @@ def of_the_script(
         cost=Cost(value=round(share, 4), unit="share of step"),
         fixes=tuple(_fixes(first, any(one.kind != "none" for one in models))),
     )
+
+
+def _separable(lines: Sequence[Calls]) -> Sequence[Calls]:
+    """Those that one call could replace.
+
+    Not the sums of activations in a forward pass, as of tensor parallelism, and their gradients: a
+    layer needs the sum of the one before. Numbers such as a loss are smaller.
+    """
+    activations = {
+        one.bytes // one.calls
+        for one in lines
+        if one.within == FORWARD and one.bytes >= ACTIVATION_BYTES * one.calls
+    }
+    passes = (FORWARD, "backward")
+    return [
+        one
+        for one in lines
+        if one.within not in passes or one.bytes // one.calls not in activations
+    ]
 
 
 def in_a_trace(traces: Traces, steps: Steps) -> Iterator[Finding]:

@@ -21,9 +21,11 @@ from ddoctor.models import Confidence, Finding, Fix, Severity
 
 EXPLAINS = ("gradients-discarded",)
 MOST_NAMED = 3
+SETS = "sets an attribute of a module, which its parameters do not see"
 
 
-def found(wrapping: Wrapping) -> Iterator[Finding]:
+def found(wrapping: Wrapping, script: Script | None) -> Iterator[Finding]:
+    in_vain = script.frozen_in_vain if script is not None else ()
     ranks = {one.rank for one in wrapping.wrappers}
     for models in wrapping.by_name(lambda one: one.untrained):
         if {one.rank for one in models} != ranks:
@@ -35,8 +37,10 @@ def found(wrapping: Wrapping) -> Iterator[Finding]:
             because=(
                 f"{len(one.untrained)} parameters of {one.name} get gradients in each step, but no "
                 f"optimizer has them, and their values do not change: {_named(one)}"
+                + (f"; {shown(in_vain[0])} {SETS}" if in_vain else "")
             ),
             fixes=(
+                *((_frozen(),) if in_vain else ()),
                 Fix.python(
                     summary="give the optimizer all parameters, and check that none is missing",
                     paste=(
@@ -47,13 +51,31 @@ def found(wrapping: Wrapping) -> Iterator[Finding]:
                     ),
                     caution=_of_wrapped(one),
                 ),
-                Fix.python(
-                    summary="or freeze what is not to be trained, before the model is wrapped",
-                    paste="model.encoder.requires_grad_(False)",
-                    caution="then no gradients are computed and sent for it",
-                ),
+                *(() if in_vain else (_frozen("or "),)),
             ),
         )
+
+
+def frozen_in_vain(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """The script freezes modules by an attribute that none of their parameters has."""
+    if wrapping is not None and any(one.untrained for one in wrapping.wrappers):
+        return
+    for line in script.frozen_in_vain[:1]:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            title="A module is frozen by an attribute that its parameters do not have",
+            because=f"{shown(line)} {SETS}: their gradients are still computed, and sent",
+            fixes=(_frozen(),),
+        )
+
+
+def _frozen(before: str = "") -> Fix:
+    return Fix.python(
+        summary=f"{before}freeze what is not to be trained, before the model is wrapped",
+        paste="model.encoder.requires_grad_(False)",
+        caution="then no gradients are computed and sent for it",
+    )
 
 
 def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:

@@ -130,6 +130,8 @@ class Script(Section, frozen=True, kw_only=True):
     random_splits: tuple[SourceRandomSplit, ...] = ()
     past_wrapper: tuple[SourceLine, ...] = ()
     """Forward passes of the training that run the model inside DDP, and not DDP."""
+    frozen_in_vain: tuple[SourceLine, ...] = ()
+    """Assignments to ``requires_grad`` of a module, which only its parameters have."""
     unfrozen: tuple[SourceUnfrozen, ...] = ()
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""

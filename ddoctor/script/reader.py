@@ -68,6 +68,7 @@ from ddoctor.script.factors import divided_losses, scaled_twice
 from ddoctor.script.factors import of_one_rank as rates_of_one_rank
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
+from ddoctor.script.frozen_in_vain import frozen_in_vain
 from ddoctor.script.kept_values import kept_values
 from ddoctor.script.large_tables import large_tables
 from ddoctor.script.local_counts import local_counts
@@ -386,6 +387,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for one in random_splits(program)
         ),
+        frozen_in_vain=_first(of(one) for one in frozen_in_vain(program)),
         unfrozen=_first(
             SourceUnfrozen(
                 at=of(one.call),

@@ -59,6 +59,32 @@ def called(*calls: Calls, count: int = COUNT) -> CollectiveCalls:
     return CollectiveCalls(steps=count, calls=calls)
 
 
+def of_passes(forward: int, backward: int) -> CollectiveCalls:
+    """Eight calls in each pass of a step, of so many bytes each."""
+    return called(
+        *(
+            replace(line(rank, 8, 20.0, place, size=size), within=within)
+            for rank in range(2)
+            for place, within, size in (
+                ("layers.py:36", "forward", forward),
+                ("layers.py:26", "backward", backward),
+            )
+        )
+    )
+
+
+def test_sums_of_activations_are_part_of_the_model(findings: Findings) -> None:
+    assert findings(CAUSE, of_passes(442_368, 442_368), steps()) == ()
+
+
+def test_numbers_and_gradients_of_the_passes_count(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, of_passes(8, 8), steps())
+    assert "16 small collectives" in finding.because
+    # Hooks that reduce gradients, of other sizes than any activation.
+    (finding,) = findings(CAUSE, of_passes(8, 442_368), steps())
+    assert "16 small collectives" in finding.because
+
+
 def test_gradients_one_by_one(findings: Findings) -> None:
     section = called(line(0, 60, 30.0), line(1, 60, 24.0))
     (finding,) = findings(CAUSE, section, steps())

@@ -4,6 +4,8 @@ from typing import Literal
 
 import pytest
 
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Severity
 from tests.conftest import Findings
@@ -36,6 +38,21 @@ def test_an_encoder_that_no_optimizer_has(findings: Findings) -> None:
     assert finding.because.startswith("5 parameters of Net get gradients")
     assert finding.because.endswith("module.encoder.2.weight and 2 more")
     assert 'begin with "module."' in finding.fixes[0].caution
+
+
+LINE = SourceLine(file="train.py", line=61, text="module.requires_grad = flag")
+FROZEN = Script(files=("train.py",), frozen_in_vain=(LINE,))
+
+
+def test_a_module_that_is_frozen_by_an_attribute(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, wrapping(NAMES, NAMES), FROZEN)
+    assert "train.py:61 (`module.requires_grad = flag`) sets an attribute" in finding.because
+    assert finding.fixes[0].paste == "model.encoder.requires_grad_(False)"
+    # Before a run, and in a live one.
+    (finding,) = findings(CAUSE, FROZEN)
+    assert finding.severity is Severity.WARNING
+    assert finding.title.startswith("A module is frozen by an attribute")
+    assert "train.py:61" in finding.because
 
 
 def test_without_ddp_there_is_no_prefix(findings: Findings) -> None:

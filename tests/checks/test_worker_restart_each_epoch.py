@@ -154,6 +154,12 @@ def test_spawned_workers_import_for_longer_than_a_batch_can_take(findings: Findi
     assert "2.000 s, 1.835 s of it to start them" in finding.because
 
 
+def test_two_epochs_are_enough_where_the_start_itself_was_timed(findings: Findings) -> None:
+    spawned = loader(collated=0, starts=(0.95, 0.92), first_waits=(0.02, 0.02))
+    (finding,) = findings(CAUSE, steps(0.94, ranks=1), loading(spawned))
+    assert finding.severity.value == "warning"
+
+
 def test_quiet_where_the_first_batch_may_be_all_of_the_wait(findings: Findings) -> None:
     one = loader(collated=0, starts=(0.02,) * 4, first_waits=(0.2, 0.16, 0.16, 0.16))
     assert findings(CAUSE, steps(0.18, ranks=1), loading(one)) == ()
