@@ -28,7 +28,6 @@ from ddoctor.analysis import (
     loop_work,
     opened_again,
     own_loader,
-    polling,
     printed_times,
     slow_samplers,
 )
@@ -67,7 +66,6 @@ from ddoctor.analysis.script_source import (
 )
 from ddoctor.analysis.step_loop import StepLoop
 from ddoctor.analysis.stragglers import Straggler, Stragglers, enough, few
-from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import Loader, LoaderCurve, Loading
 from ddoctor.evidence.printed_figures import PrintedTimes
@@ -199,7 +197,7 @@ def without_a_loader(
         fixes=(
             without_waiting(made, "ranks")
             if waits_for_a_lock(made)
-            else _a_source(made, lines[0].frame),
+            else _a_loader(endings.place(lines[0].frame)),
         ),
     )
 
@@ -325,7 +323,7 @@ def in_a_live_run(
         where=Where.of(rows),
         cost=Cost(value=round(lost, 2), unit="share of step"),
         fixes=(
-            _a_source(line, live_data_starvation.taken(rows))
+            _a_loader(endings.place(live_data_starvation.taken(rows)))
             if own
             else slow_samplers.draw_many(lost)
             if draws
@@ -417,13 +415,6 @@ def in_printed_times(times: PrintedTimes) -> Iterator[Finding]:
 def _lasting(seconds: Sequence[float], steps: Steps) -> float:
     """Share of the step, without the longest of them: workers start, and an epoch begins, once."""
     return (sum(seconds) - max(seconds)) / (len(seconds) - 1) / steps.step
-
-
-def _a_source(made: Frame | None, taken: Frame | None) -> Fix:
-    """Where batches should come from that are made, or waited for, at the first of these lines."""
-    if made is not None and polling.sleeps(made):
-        return polling.until_it_comes(made)
-    return _a_loader(endings.place(taken))
 
 
 def _a_loader(place: str) -> Fix:

@@ -1,4 +1,4 @@
-"""Code that asks again and again whether there is something to do: all the time, or too seldom."""
+"""Threads that ask all the time whether there is something to do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ POLLS = re.compile(
 )
 """The text of a line that does not wait, or hardly."""
 
-SLEEPS = re.compile(r"\bsleep\(")
-
 
 def sleeping(line: Frame) -> Iterator[Fix]:
     """Yield the fix for such a line, if it is one."""
@@ -28,18 +26,3 @@ def sleeping(line: Frame) -> Iterator[Fix]:
             paste="item = inbox.get(timeout=1)  # not get_nowait(), or a short timeout, in a loop",
             caution=endings.place(line),
         )
-
-
-def sleeps(line: Frame | None) -> bool:
-    """Whether it sleeps for a time, whatever comes meanwhile."""
-    return line is not None and SLEEPS.search(line.text) is not None
-
-
-def until_it_comes(line: Frame) -> Fix:
-    """Wait for what is to come, and not for a time, at a line that sleeps."""
-    return Fix.python(
-        summary=f"wait for it, instead of sleeping at {endings.place(line)} until the next look",
-        paste="item = inbox.get()  # queue.Queue, of a thread of this process\n"
-        "dist.broadcast_object_list(items, src=0)  # of another rank",
-        caution="or sleep for less: on average half of each sleep is lost",
-    )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import sys
 from collections.abc import Container, Iterator
 
 from ddoctor.evidence.source_text import Nodes, below
@@ -25,6 +27,7 @@ SEEDING = frozenset(
     }
 )
 """Functions that make random numbers differ between ranks, not the data."""
+KNOWN = ("torch", "numpy")
 HARMLESS = SEEDING | frozenset(
     {
         *("print", "info", "debug", "warning", "error", "log", "format", "join", "write"),
@@ -45,7 +48,7 @@ def splits(program: Program) -> Iterator[tuple[ast.AST, Scope]]:
     for call in program.calls:
         selects = call.method not in HARMLESS and _passes(call, program, seeds)
         splitter = SPLITTERS & lower(call.method) and call.method not in NO_SPLITTERS
-        if selects or (splitter and not _shards_a_model(call, program)):
+        if selects or (splitter and not _shards_nothing(call, program)):
             yield call.node, call.scope
     for scope in program.scopes:
         every = scope.module.nodes if scope.outer is None else Nodes()
@@ -55,10 +58,32 @@ def splits(program: Program) -> Iterator[tuple[ast.AST, Scope]]:
                 yield node, scope
 
 
-def _shards_a_model(call: Call, program: Program) -> bool:
-    """Whether a function of the script, with such a word in its name, shards a model."""
+def _shards_nothing(call: Call, program: Program) -> bool:
+    """Whether a function or class of the script, with such a word in its name, shares no data out.
+
+    It shards a model, or it has no word for a rank.
+    """
     called = program.called(call)
-    return called is not None and any(one.method in OF_MODELS for one in called.calls)
+    if called is None:
+        return False
+    own = [called, *program.methods.get(called.owner, ())]
+    names = {word for one in own for part in ast.walk(one.node) for word in _words(part)}
+    known = all(_is_known(one, program) for each in own for one in each.calls)
+    models = any(one.method in OF_MODELS for one in called.calls)
+    return models or (known and not names & RANKS)
+
+
+def _is_known(call: Call, program: Program) -> bool:
+    """Whether it calls the script's own code, a method, or a package that knows no rank."""
+    package = call.name.partition(".")[0] or (call.method if call.receiver is None else "")
+    plain = not package or package in KNOWN or hasattr(builtins, package)
+    return plain or package in sys.stdlib_module_names or program.called(call) is not None
+
+
+def _words(node: ast.AST) -> frozenset[str]:
+    """The words of a name or of a text."""
+    text = getattr(node, "attr", None) or getattr(node, "id", None) or getattr(node, "value", "")
+    return lower(text) if isinstance(text, str) else frozenset()
 
 
 def _seeds(call: Call) -> Iterator[ast.expr]:

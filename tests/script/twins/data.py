@@ -151,6 +151,22 @@ def buckets(
     return ddp(head=BUCKETS, loader=first + made, each_epoch=each)
 
 
+SHARDED_ROWS = """
+from torch.utils.data import get_worker_info
+
+class ShardedRows(IterableDataset):
+    def __init__(self, files, size):
+        self.files, self.size = files, size
+
+    def __iter__(self):
+        info = get_worker_info()
+        for path in self.files[info.id :: info.num_workers]:
+            yield from torch.load(path)
+"""
+OF_SHARDED_ROWS = """
+rows = ShardedRows(folder[0], 64)
+loader = DataLoader(rows, batch_size=None, num_workers=4, persistent_workers=True)
+"""
 TWINS = {
     "an own sampler of batches whose set_epoch is not reached": (
         "missing-set-epoch",
@@ -300,6 +316,15 @@ TWINS = {
             head=SHARDS_MODEL + "\ndef shard(data):\n    return data[own_part()]\n",
             set_up=SHARDED_BY_HAND,
             loader=WHOLE_DATA.replace("(data,", "(shard(data),"),
+            each_epoch="",
+        ),
+    ),
+    "files of a worker, in a stream with a telling name": (
+        "iterable-dataset-not-sharded",
+        ddp(head=SHARDED_ROWS, loader=OF_SHARDED_ROWS, each_epoch=""),
+        ddp(
+            head=SHARDED_ROWS.replace("self.files[info.id", "self.files[dist.get_rank()][info.id"),
+            loader=OF_SHARDED_ROWS,
             each_epoch="",
         ),
     ),
