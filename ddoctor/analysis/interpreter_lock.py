@@ -7,11 +7,11 @@ waits for it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
-from ddoctor.analysis.live_ranks import IN_ENGINE
+from ddoctor.analysis.live_ranks import IN_ENGINE, LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.steps import RankSteps, Steps
@@ -63,7 +63,17 @@ def in_a_live_run(live: LiveState, threads: Sequence[ScriptThread]) -> Iterator[
             # takes longer than on ranks without such a thread, it sleeps for the interpreter.
             if others and forwards[rank.rank] >= LONGER * median(others) > 0:
                 passes += rank.seen.share(IN_ENGINE)
-            yield from _known(rank, passes - (1 - rank.seen.asleep), threads)
+            runs = 1 - rank.seen.asleep
+            if _is_late_alone(rank, live, using):
+                # Its thread takes what the main thread then waits for: the interpreter, or a CPU.
+                runs = min(runs, rank.seen.main_cpu_seconds / rank.seconds)
+            yield from _known(rank, passes - runs, threads)
+
+
+def _is_late_alone(rank: LiveRankState, live: LiveState, using: Collection[int]) -> bool:
+    """Whether all other ranks wait for it, and it alone has other threads that use CPUs."""
+    late = live.straggler
+    return late is not None and late.rank is rank and {*using} == {rank.rank}
 
 
 def _of_steps(rank: RankSteps, waited: float) -> float:

@@ -5,7 +5,7 @@ import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.live import LiveRank
+from ddoctor.evidence.live import LiveLook, LiveRank
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.threads import ScriptThread, ScriptThreads
@@ -165,6 +165,25 @@ def test_in_a_live_run(findings: Findings) -> None:
     assert (finding.severity, finding.where.ranks) == (Severity.WARNING, (0,))
     assert finding.cost is not None
     assert finding.cost.value == pytest.approx(0.5)
+
+
+def crowded(late: int) -> LiveLook:
+    """One rank computes for 70 % of 10 s, 4 of these on a CPU; the other waits for it."""
+    shares = {"forward": 28, "optimizer": 42, "backward-or-wait": 30}
+    computes = moving(late, shares, asleep=0.35)
+    waits = moving(1 - late, {"forward": 25, "backward-or-wait": 75}, asleep=0.8)
+    return look(msgspec.structs.replace(computes, main_cpu_seconds=4.0), waits)
+
+
+def test_a_thread_that_takes_a_cpu_from_the_rank_that_is_late(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, crowded(0), threads(0.9))
+    assert finding.where.ranks == (0,)
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.3)
+
+
+def test_quiet_where_another_rank_is_late(findings: Findings) -> None:
+    assert findings(CAUSE, crowded(1), threads(0.9)) == ()
 
 
 @pytest.mark.parametrize(
