@@ -7,7 +7,7 @@ waits for it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
 
@@ -24,6 +24,8 @@ PASSES = (FORWARD, "backward", "optimizer")
 """In these the main thread computes."""
 # A thread runs at least as long as it keeps the interpreter; the rest is waiting for a CPU.
 EXPLAINS = 0.5
+# CPUs of a thread that hardly ever waits.
+COMPUTES = 0.5
 # Loud, as fail-slow detection counts it; equal ranks differ by less than a tenth.
 LONGER = 1.3
 
@@ -64,16 +66,16 @@ def in_a_live_run(live: LiveState, threads: Sequence[ScriptThread]) -> Iterator[
             if others and forwards[rank.rank] >= LONGER * median(others) > 0:
                 passes += rank.seen.share(IN_ENGINE)
             runs = 1 - rank.seen.asleep
-            if _is_late_alone(rank, live, using):
-                # Its thread takes what the main thread then waits for: the interpreter, or a CPU.
+            if using == {rank.rank} and _is_late_with(rank, live, threads):
+                # The thread takes what the main thread then waits for: the interpreter, or a CPU.
                 runs = min(runs, rank.seen.main_cpu_seconds / rank.seconds)
             yield from _known(rank, passes - runs, threads)
 
 
-def _is_late_alone(rank: LiveRankState, live: LiveState, using: Collection[int]) -> bool:
-    """Whether all other ranks wait for it, and it alone has other threads that use CPUs."""
-    late = live.straggler
-    return late is not None and late.rank is rank and {*using} == {rank.rank}
+def _is_late_with(rank: LiveRankState, live: LiveState, threads: Sequence[ScriptThread]) -> bool:
+    """Whether it waits less for others than they do, and a thread of it computes all the time."""
+    most = max(busy(threads, rank.rank).values(), default=0.0)
+    return most >= COMPUTES and rank is min(live.ranks, key=lambda one: one.waiting)
 
 
 def _of_steps(rank: RankSteps, waited: float) -> float:

@@ -182,8 +182,9 @@ def test_a_thread_that_takes_a_cpu_from_the_rank_that_is_late(findings: Findings
     assert finding.cost.value == pytest.approx(0.3)
 
 
-def test_quiet_where_another_rank_is_late(findings: Findings) -> None:
-    assert findings(CAUSE, crowded(1), threads(0.9)) == ()
+@pytest.mark.parametrize(("late", "cpus"), [(1, 0.9), (0, 0.4)])
+def test_quiet_where_another_rank_is_late(findings: Findings, late: int, cpus: float) -> None:
+    assert findings(CAUSE, crowded(late), threads(cpus)) == ()
 
 
 @pytest.mark.parametrize(
