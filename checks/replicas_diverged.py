@@ -195,6 +195,28 @@ def without_a_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Fin
     )
 
 
+def outside_the_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """The optimizer has parameters of a module that DDP does not know."""
+    if wrapping is not None or script.unseen:
+        return
+    for one in script.outside_wrapper[:1]:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one.optimizer)} has the parameters of {one.name}, which {shown(one.at)} "
+                "makes outside of DDP: each rank changes them by its own samples alone"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="wrap it as well, or make it a part of the model that DDP wraps",
+                    paste=f"{one.name} = DistributedDataParallel({one.name})"
+                    "  # before the optimizer",
+                ),
+            ),
+        )
+
+
 def past_the_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
     """The training runs the model inside DDP, which then averages no gradients."""
     if wrapping is not None or not script.past_wrapper or script.unseen:

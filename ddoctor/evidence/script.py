@@ -21,6 +21,7 @@ from ddoctor.evidence.source_facts import (
     SourceMixture,
     SourceNoise,
     SourceOtherUnit,
+    SourceOutside,
     SourceOwnBranch,
     SourcePartial,
     SourcePrecision,
@@ -88,6 +89,7 @@ class Script(Section, frozen=True, kw_only=True):
     clipped_in_parts: tuple[SourceLine, ...] = ()
     """Calls of torch's ``clip_grad_norm_`` for a model of FSDP1, of which a rank has a part."""
     evaluations_with_graphs: tuple[SourceEvaluation, ...] = ()
+    outside_wrapper: tuple[SourceOutside, ...] = ()
     trains_alone: SourceAlone | None = None
     large_tables: tuple[SourceLine, ...] = ()
     """Embeddings of which a batch uses few rows, and whose gradients are dense."""

@@ -399,6 +399,16 @@ class SourceAlone(Part, frozen=True, kw_only=True):
     joins: SourceLine
 
 
+class SourceOutside(Part, frozen=True, kw_only=True):
+    """A module whose parameters an optimizer has beside those of DDP, which does not know them."""
+
+    at: SourceLine
+    """What makes it."""
+    name: str
+    """The variable that holds it."""
+    optimizer: SourceLine
+
+
 class SourceImport(Part, frozen=True, kw_only=True):
     """A framework that the source imports."""
 

@@ -25,6 +25,7 @@ from ddoctor.evidence.source_facts import (
     SourceMixture,
     SourceNoise,
     SourceOtherUnit,
+    SourceOutside,
     SourceOwnBranch,
     SourcePartial,
     SourcePrecision,
@@ -80,6 +81,7 @@ from ddoctor.script.names import source, variable
 from ddoctor.script.noise import same_noise
 from ddoctor.script.occurrences import first_lines, frameworks, imported_names
 from ddoctor.script.options import changes, held, option_name
+from ddoctor.script.outside_wrapper import outside_wrapper
 from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
 from ddoctor.script.own_branches import own_branches
@@ -260,6 +262,10 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
                 keeps=at(one.keeps, one.model.scope) if one.keeps is not None else None,
             )
             for one in evaluations_with_graphs(program)
+        ),
+        outside_wrapper=_first(
+            SourceOutside(at=of(made), name=name, optimizer=of(optimizer))
+            for made, name, optimizer in outside_wrapper(program)
         ),
         trains_alone=next(
             (

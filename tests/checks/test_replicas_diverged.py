@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.script import Script
-from ddoctor.evidence.source_facts import SourceAlone
+from ddoctor.evidence.source_facts import SourceAlone, SourceOutside
 from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
@@ -131,6 +131,16 @@ def test_without_a_wrapper_from_the_source(findings: Findings) -> None:
     assert "its own model at train.py:16 (`for x, y in loader:`)" in finding.because
     # What the run showed is better: equal weights here, or the finding above.
     assert findings(CAUSE, script, wrapping(SUMS, SUMS, kind="none")) == ()
+
+
+def test_parameters_outside_of_ddp_from_the_source(findings: Findings) -> None:
+    made = SourceLine(file="train.py", line=11, text="criterion = ProxyLoss()")
+    optimizer = SourceLine(file="train.py", line=12, text="opt = Adam(groups)")
+    one = SourceOutside(at=made, name="criterion", optimizer=optimizer)
+    (finding,) = findings(CAUSE, Script(files=("train.py",), outside_wrapper=(one,)))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert "has the parameters of criterion, which train.py:11" in finding.because
+    assert finding.fixes[0].paste.startswith("criterion = DistributedDataParallel(criterion)")
 
 
 def test_gradients_that_are_averaged_by_hand(findings: Findings) -> None:
