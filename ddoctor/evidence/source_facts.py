@@ -400,7 +400,7 @@ class SourceAlone(Part, frozen=True, kw_only=True):
 
 
 class SourceOutside(Part, frozen=True, kw_only=True):
-    """A module whose parameters an optimizer has beside those of DDP, which does not know them."""
+    """A module whose parameters an optimizer has besides those of DDP, which does not know them."""
 
     at: SourceLine
     """What makes it."""

@@ -1,4 +1,4 @@
-"""Modules whose parameters an optimizer has beside those of DDP, which does not know them."""
+"""Modules whose parameters an optimizer has besides those of DDP, which does not know them."""
 
 from __future__ import annotations
 
