@@ -19,7 +19,9 @@ class StateDicts:
 
     def __init__(self) -> None:
         self.not_loaded: NotLoaded | None = None
-        """The first that the model took nothing of."""
+        """The first that a model took nothing of, and no other one since then."""
+        self._by = 0
+        """The identity of that model."""
 
     def install(self) -> None:
         """Follow them, before the script runs."""
@@ -28,13 +30,18 @@ class StateDicts:
         @replaces(nn.Module, "load_state_dict")
         def loaded(this: nn.Module, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
             result = load(this, state_dict, *args, **kwargs)
-            self._note(state_dict, result)
+            self._note(this, state_dict, result)
             return result
 
     @harmless
-    def _note(self, state_dict: Mapping[str, Any], result: Any) -> None:
+    def _note(self, model: nn.Module, state_dict: Mapping[str, Any], result: Any) -> None:
         unexpected, missing = result.unexpected_keys, result.missing_keys
-        if self.not_loaded is None and missing and 0 < len(state_dict) == len(unexpected):
+        if len(state_dict) > len(unexpected):
+            # Some scripts try one form of the names after the other.
+            if self._by == id(model):
+                self.not_loaded = None
+        elif self.not_loaded is None and missing and unexpected:
+            self._by = id(model)
             calls = user_calls.calls(sys._getframe())
             self.not_loaded = NotLoaded(
                 at=user_calls.frame(*calls[-1]) if calls else None,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower, own_name
 from ddoctor.script.scopes import Call
-from ddoctor.script.training_loops import OTHER_STEPS
+from ddoctor.script.training_loops import BACKWARD, OTHER_STEPS
 
 SCALERS = ("GradScaler", "ShardedGradScaler")
 CLIPS = ("clip_grad_norm_", "clip_grad_value_")
@@ -31,9 +31,14 @@ def scaled_gradients(program: Program) -> Iterator[tuple[Call, Call]]:
 
 
 def _scales(program: Program) -> Iterator[Call]:
-    """The calls of ``scale`` in a training loop."""
+    """The calls of ``scale`` in a training loop whose result a backward pass begins with."""
     for call in program.calls:
-        if call.method == "scale" and _trains(call, program) and _is_of_scaler(call, program):
+        passes = any(
+            isinstance(node, ast.Attribute) and node.attr in BACKWARD
+            for node in ast.walk(call.statement)
+        )
+        scales = call.method == "scale" and passes and _is_of_scaler(call, program)
+        if scales and _trains(call, program):
             yield call
 
 

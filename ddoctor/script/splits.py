@@ -66,11 +66,24 @@ def _shards_nothing(call: Call, program: Program) -> bool:
     called = program.called(call)
     if called is None:
         return False
+    if any(one.method in OF_MODELS for one in called.calls):
+        return True
     own = [called, *program.methods.get(called.owner, ())]
     names = {word for one in own for part in ast.walk(one.node) for word in _words(part)}
     known = all(_is_known(one, program) for each in own for one in each.calls)
-    models = any(one.method in OF_MODELS for one in called.calls)
-    return models or (known and not names & RANKS)
+    by_rank = any(_comes_from_a_rank(one, call, program) for one in _given(call))
+    return known and not by_rank and not names & RANKS
+
+
+def _given(call: Call) -> Iterator[ast.AST]:
+    """The variables in the arguments of a call."""
+    values = (*call.node.args, *(word.value for word in call.node.keywords))
+    return (part for one in values for part in below(one) if variable(part))
+
+
+def _comes_from_a_rank(node: ast.AST, call: Call, program: Program) -> bool:
+    origins = program.origins(node, call.scope) if isinstance(node, ast.expr) else ()
+    return any(RANKS & lower(one) for one in origins)
 
 
 def _is_known(call: Call, program: Program) -> bool:

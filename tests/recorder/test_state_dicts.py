@@ -10,7 +10,7 @@ SCRIPT = """
 import torch
 from torch import nn
 
-def resume(model, state):
+def resume(model, state, plain):
     LOAD
 
 class Net(nn.Module):
@@ -24,7 +24,7 @@ class Net(nn.Module):
 model = Net()
 plain = model.state_dict()
 wrapped = {f"module.{name}": tensor for name, tensor in plain.items()}
-resume(model, STATE)
+resume(model, STATE, plain)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 for step in range(12):
     optimizer.zero_grad()
@@ -57,6 +57,8 @@ def test_names_of_another_wrapper(record: Record) -> None:
         # Part of it, as for another head, and nothing at all.
         ("{**wrapped, 'body.weight': plain['body.weight']}", LOOSE),
         ("{}", LOOSE),
+        # One form of the names after the other.
+        ("wrapped", f"{LOOSE}; model.load_state_dict(plain, strict=False)"),
     ],
 )
 def test_names_of_the_model(record: Record, state: str, load: str) -> None:

@@ -106,6 +106,9 @@ def test_a_group_that_only_its_members_make(review: Review, made: str) -> None:
     [
         GROUP,
         f"if args.groups:\n    {GROUP}",
+        f"if dist.get_world_size() > 1:\n    {GROUP}",
+        f"if args.local_rank != -1:\n    {GROUP}",
+        f"if args.world_size > 1 and dist.is_initialized():\n    {GROUP}",
         f"if rank < 2:\n    {GROUP}\nelse:\n    group = dist.new_group([2, 3])",
         f"if rank < 2:\n    {GROUP[:-1]}, use_local_synchronization=True)",
     ],

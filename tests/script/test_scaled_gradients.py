@@ -47,10 +47,8 @@ def test_applied(script: Read) -> None:
         (MADE.replace('"cuda"', "enabled=False"), PASSES + CLIP + STEP),
         (MADE.replace('"cuda"', "**options"), PASSES + CLIP + STEP),
         (MADE, "loss = model(batch).sum()\nloss.backward()\n" + CLIP + APPLY),
-        (
-            MADE.replace("torch.amp.GradScaler", "sklearn.preprocessing.StandardScaler"),
-            PASSES.replace("scale(", "transform(") + CLIP,
-        ),
+        # Another scaler, of the data.
+        (MADE, "scaler.scale(batch)\nloss = model(batch).sum()\nloss.backward()\n" + CLIP + APPLY),
     ],
 )
 def test_quiet(script: Read, made: str, step: str) -> None:

@@ -327,6 +327,12 @@ TWINS = {
             loader=OF_SHARDED_ROWS,
             each_epoch="",
         ),
+        ddp(
+            head=SHARDED_ROWS,
+            loader="me = dist.get_rank()\n"
+            + OF_SHARDED_ROWS.replace("folder[0]", "folder[0][me::count]"),
+            each_epoch="",
+        ),
     ),
     "a loader that Ray prepares": (
         "missing-set-epoch",
