@@ -26,6 +26,7 @@ from ddoctor.analysis.script_source import (
     EVALUATES,
     LOADER,
     PLAIN,
+    SAMPLER,
     WRAPPERS,
     evaluates,
     is_plain,
@@ -329,7 +330,7 @@ def by_a_generator(script: Script, seen: DataSeen | None) -> Iterator[Finding]:
 def by_another_number(script: Script, launch: Launch | None) -> Iterator[Finding]:
     """A sampler gets the number of the host, or that within the host, as the rank among all."""
     hosts = (launch.hosts or 1) if launch is not None else 1
-    for one in script.of("torch.utils.data.DistributedSampler"):
+    for one in script.of(SAMPLER):
         given = one.argument("rank", 2) or ""
         words = set(re.split(r"[\W_]+", given.lower()))
         replicas = one.argument("num_replicas", 1) or "world"
@@ -355,7 +356,7 @@ def by_another_number(script: Script, launch: Launch | None) -> Iterator[Finding
 
 def by_another_seed(script: Script) -> Iterator[Finding]:
     """Each rank shuffles all samples in another order, so their parts overlap."""
-    for one in script.of("torch.utils.data.DistributedSampler"):
+    for one in script.of(SAMPLER):
         seed = one.argument("seed", 4) or ""
         if "rank" in re.split(r"[\W_]+", seed.lower()) and not evaluates(one):
             yield Finding(
@@ -380,7 +381,7 @@ def without_a_loader(script: Script, seen: DataSeen | None) -> Iterator[Finding]
     """The script makes a sampler for each rank's part, and gives it to no loader."""
     loaders = [one for one in script.of(LOADER) if not evaluates(one)]
     plain = [one for one in loaders if not {"sampler", "batch_sampler", "**"} & {*one.keywords}]
-    samplers = script.of("torch.utils.data.DistributedSampler")
+    samplers = script.of(SAMPLER)
     unused = [one for one in samplers if one.at in script.unused_samplers and not evaluates(one)]
     if seen is not None or not unused or len(plain) != 1 or not is_plain(script):
         return

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown
+from ddoctor.analysis.script_source import LOADER, SAMPLER, evaluates, is_plain, shown
 from ddoctor.evidence.loading import DataSeen, Loader, Loading
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_facts import SourceUnreached
@@ -100,7 +100,7 @@ def in_the_source(
         if "shuffle=True" in one.at.text and not calls and not evaluates(one):
             yield _of_ray(one, epochs[0])
             return
-    for sampler in script.of("torch.utils.data.DistributedSampler"):
+    for sampler in script.of(SAMPLER):
         shuffles = sampler.argument("shuffle", 3)
         if shuffles != "False" and "**" not in sampler.keywords and not evaluates(sampler):
             name = sampler.assigned or "loader.sampler"
@@ -130,7 +130,7 @@ def in_the_source(
 
 def without_effect(script: Script) -> Iterator[Finding]:
     """The script calls set_epoch of a sampler that does not shuffle."""
-    for sampler in script.of("torch.utils.data.DistributedSampler"):
+    for sampler in script.of(SAMPLER):
         still = sampler.argument("shuffle", 3) == "False" and not evaluates(sampler)
         calls = (one for one in script.calls if one.name.endswith("set_epoch"))
         moved = next((one for one in calls if one.on == sampler.assigned != ""), None)

@@ -58,7 +58,7 @@ def found(wrapping: Wrapping, script: Script | None) -> Iterator[Finding]:
 
 def frozen_in_vain(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
     """The script freezes modules by an attribute that none of their parameters has."""
-    if wrapping is not None and any(one.untrained for one in wrapping.wrappers):
+    if _is_seen(wrapping):
         return
     for line in script.frozen_in_vain[:1]:
         yield Finding(
@@ -68,6 +68,11 @@ def frozen_in_vain(script: Script, wrapping: Wrapping | None) -> Iterator[Findin
             because=f"{shown(line)} {SETS}: their gradients are still computed, and sent",
             fixes=(_frozen(),),
         )
+
+
+def _is_seen(wrapping: Wrapping | None) -> bool:
+    """Whether a recorded run shows such parameters."""
+    return wrapping is not None and any(one.untrained for one in wrapping.wrappers)
 
 
 def _frozen(before: str = "") -> Fix:
@@ -80,7 +85,7 @@ def _frozen(before: str = "") -> Fix:
 
 def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
     """Of a later stage of the training as well, which no recorded step may have reached."""
-    if wrapping is not None and any(one.untrained for one in wrapping.wrappers):
+    if _is_seen(wrapping):
         return
     for one in script.replaced_layers[:1]:
         yield Finding(

@@ -27,6 +27,7 @@ PLAIN = frozenset({"DDP", "FSDP1", "FSDP2", "TorchMetrics"})
 OF_JOINING = (".world_size", ".dist_url", ".init_method", ".master_addr", ".main_addr")
 """Options of which the reader of scripts keeps what the source assigns to them."""
 LOADER = "torch.utils.data.DataLoader"
+SAMPLER = "torch.utils.data.DistributedSampler"
 MOST_QUOTED = 80
 LONG = 300
 """Characters from which on a statement may be cut off."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ddoctor.script.clipping import CLIPS
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower, own_name
 from ddoctor.script.scopes import Call
 from ddoctor.script.training_loops import BACKWARD, OTHER_STEPS
 
 SCALERS = ("GradScaler", "ShardedGradScaler")
-CLIPS = ("clip_grad_norm_", "clip_grad_value_")
 
 
 def scaled_gradients(program: Program) -> Iterator[tuple[Call, Call]]:

@@ -75,7 +75,7 @@ def _may_reach(call: Call, keyword: str, own: frozenset[str], program: Program) 
         ends = {one.attr for one in shown if isinstance(one, ast.Attribute)}
         return keyword in ends
     made = {*program.origins(receiver, call.scope)}
-    return not made or not made <= {"torch.utils.data.DistributedSampler"}
+    return not made or not made <= {SAMPLER}
 
 
 def unused_samplers(program: Program) -> Iterator[Call]:
