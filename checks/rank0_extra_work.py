@@ -19,7 +19,7 @@ from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.live_ranks import way_there
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.live_stragglers import IN_MODEL
-from ddoctor.analysis.stragglers import PARTS, Stragglers, few, own_line, parting
+from ddoctor.analysis.stragglers import PARTS, Stragglers, extra_work, few, own_line, parting
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity, Where
 
@@ -28,7 +28,7 @@ EXPLAINS = ("scaling-efficiency-low",)
 
 def beside_the_training(late: Stragglers, steps: Steps, lines: Lines | None) -> Iterator[Finding]:
     for one in late.found:
-        if one.place.rank != 0 or one.part not in ("evaluation", "rest"):
+        if one.place.rank != 0 or not extra_work(one, steps, lines):
             continue
         line = own_line(lines, 0, PARTS[one.part], 0.0)
         what = "in evaluation" if one.part == "evaluation" else "outside the model"

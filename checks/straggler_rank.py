@@ -31,7 +31,7 @@ from ddoctor.analysis.exchanged_models import in_stages
 from ddoctor.analysis.live_ranks import LiveRankState, phase, stack
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.straggler_reason import Reason, why
-from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, Stragglers, few
+from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, Stragglers, extra_work, few
 from ddoctor.evidence.cluster_probes import LocalWork, Pairs
 from ddoctor.evidence.host import Cpus, cpu_list
 from ddoctor.evidence.steps import Lines, Steps
@@ -156,7 +156,8 @@ def in_training(
     found = [
         one
         for one in late.found
-        if one.part == "computing" or (one.part in ("evaluation", "rest") and one.place.rank != 0)
+        if one.part in ("computing", "evaluation", "rest")
+        and not (one.place.rank == 0 and extra_work(one, steps, lines))
     ]
     known = {one.place.rank for one in found}
     for one in found:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import fmean, median_low
 
 from msgspec.structs import replace
@@ -19,6 +20,8 @@ from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
 
 FEWEST = 5
 """Samples in hooks of modules that show more than chance."""
+CHANCE = 2.0
+"""Standard deviations of a number of samples, which is about its square root (Poisson)."""
 OF_THE_STEP = (FORWARD, "backward", "optimizer")
 
 
@@ -49,8 +52,15 @@ class StepLoop(Derived):
         return cls(step=steps.step, ranks=[_of_rank(rank, lines) for rank in judged])
 
     def seconds(self, *places: Place) -> float:
-        """Seconds per step of the rank with the least such work."""
-        each = (sum(rank.seconds.get(one, 0.0) for one in places) for rank in self.ranks)
+        """Seconds per step of the rank with the least such work.
+
+        Where the ranks differ in its samples by chance alone, each is taken to have the mean.
+        """
+        each = [sum(rank.seconds.get(one, 0.0) for one in places) for rank in self.ranks]
+        met = [_samples(rank, places) for rank in self.ranks]
+        usual = fmean(met) if met else 0.0
+        if 0 < usual - CHANCE * sqrt(usual) <= min(met):
+            each = [usual / samples * one for one, samples in zip(each, met, strict=True)]
         return min(each, default=0.0)
 
     def lines(self, *places: Place, rank: int | None = None) -> list[LoopLine]:
@@ -66,6 +76,10 @@ class StepLoop(Derived):
         each = {one.place.rank: one.seconds.get(place, 0.0) for one in self.ranks}
         mine = each.pop(rank, 0.0)
         return mine - median_low(each.values()) if each else 0.0
+
+
+def _samples(rank: RankLoop, places: Sequence[Place]) -> int:
+    return sum(rank.lines[one].total() for one in places if one in rank.lines)
 
 
 def _of_rank(rank: RankSteps, lines: Lines) -> RankLoop:

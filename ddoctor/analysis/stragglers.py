@@ -82,6 +82,8 @@ TOGETHER = 0.90
 OWN_LINE = 4.0
 # Fewer samples may be at the line by chance.
 ENOUGH_LOOKS = 3
+# It takes longer for what all ranks do if it has most of its samples there.
+MOST = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,27 +240,67 @@ def own_line(lines: Lines | None, rank: int, phases: Sequence[str], share: float
     Samples count by the call that leads to its lines: one that waits for Python's lock may fall on
     the line after a call, and work within it may be spread over many lines.
     """
-    looks = {one.rank: one for one in lines.ranks if one.samples} if lines is not None else {}
-    mine = looks.pop(rank, None)
-    if mine is None or not looks:
+    mine, others = _apart(lines, rank)
+    if mine is None or not others:
         return None
-    # To evaluate, a rank runs lines of the model that all ranks run to train.
-    apart = phases if phases == PARTS["evaluation"] else ()
-    reached = _reached(looks.values())
+    reached = _reached(others)
     begins: dict[Frame, list[HotLine]] = defaultdict(list)
-    at: Counter[tuple[str, int]] = Counter()
-    for line in mine.lines:
-        if line.phase in phases:
-            at[line.file, line.line] += line.samples
+    at = _at(mine, phases)
     for line in mine.lines:
         here = at[line.file, line.line] if line.phase in phases else 0
-        usual = median_low(one.share(line, *apart) for one in looks.values())
+        usual = _usual(others, line, phases)
         if here >= ENOUGH_LOOKS and OWN_LINE * usual <= here / mine.samples:
             begins[_begin(line, reached)].append(line)
     own = max(begins.values(), key=_samples, default=[])
     if not own or _samples(own) < share / 2 * mine.samples:
         return None
     return max(own, key=lambda line: (at[line.file, line.line], line.samples))
+
+
+def extra_work(one: Straggler, steps: Steps, lines: Lines | None) -> bool:
+    """Whether a rank takes longer outside of the model since it does what the others do not.
+
+    It is so unless samples show that it takes longer for what all ranks do.
+    """
+    phases = PARTS[one.part]
+    if one.part not in ("evaluation", "rest"):
+        return False
+    mine, others = _apart(lines, one.place.rank)
+    if mine is None or own_line(lines, one.place.rank, phases, one.seconds / steps.step):
+        return True
+    at, reached = _at(mine, phases), _reached(others)
+    there = [line for line in mine.lines if line.phase in phases]
+    alike = [
+        line
+        for line in there
+        if OWN_LINE * _usual(others, line, phases) > at[line.file, line.line] / mine.samples
+        # All of them also run the calls that lead there.
+        and _place(_begin(line, reached)) in reached
+    ]
+    return _samples(alike) < max(ENOUGH_LOOKS, MOST * _samples(there))
+
+
+def _apart(lines: Lines | None, rank: int) -> tuple[RankLines | None, Sequence[RankLines]]:
+    """The samples of this rank, and those of each other one."""
+    looks = {one.rank: one for one in lines.ranks if one.samples} if lines is not None else {}
+    mine = looks.pop(rank, None)
+    return mine, list(looks.values())
+
+
+def _at(mine: RankLines, phases: Sequence[str]) -> Counter[tuple[str, int]]:
+    """The samples of each line in these phases."""
+    at: Counter[tuple[str, int]] = Counter()
+    for line in mine.lines:
+        if line.phase in phases:
+            at[line.file, line.line] += line.samples
+    return at
+
+
+def _usual(others: Sequence[RankLines], line: HotLine, phases: Sequence[str]) -> float:
+    """The share of their samples that the other ranks have at a line."""
+    # To evaluate, a rank runs lines of the model that all ranks run to train.
+    apart = phases if phases == PARTS["evaluation"] else ()
+    return median_low(one.share(line, *apart) for one in others) if others else 0.0
 
 
 def _samples(lines: Sequence[HotLine]) -> int:
@@ -278,13 +320,17 @@ def _reached(others: Iterable[RankLines]) -> set[tuple[str, int]]:
     return {
         place
         for hot in (hot for one in others for hot in one.lines)
-        for place in ((hot.file, hot.line), *((one.file, one.line) for one in hot.calls))
+        for place in (_place(hot), *map(_place, hot.calls))
     }
 
 
 def _begin(line: HotLine, reached: set[tuple[str, int]]) -> Frame:
     own = Frame(file=line.file, line=line.line, function=line.function, text=line.text)
-    return next((one for one in line.calls if (one.file, one.line) not in reached), own)
+    return next((one for one in line.calls if _place(one) not in reached), own)
+
+
+def _place(at: Frame | HotLine) -> tuple[str, int]:
+    return at.file, at.line
 
 
 def without(rows: Rows, parts: Rows) -> Rows:

@@ -107,7 +107,7 @@ class Sampler:
 
     def _sample(self) -> None:
         looks, written, pause = 0, 0.0, WRITE_AFTER_SECONDS
-        while not self._over.wait(self._every):
+        while not self._over.wait(self._every - stacks.SPREAD_SECONDS / 2):
             if not self._training and self.trains():
                 # However long it took to begin, a short training is met often, too.
                 self._training, looks = True, 0

@@ -16,6 +16,9 @@ from typing import NamedTuple, TypeAlias
 
 SOON_SECONDS = 1e-4
 """How long the main thread keeps the interpreter that the sampler asks for."""
+SPREAD_SECONDS = 0.02
+"""Longer than most calls that keep the interpreter. A sample then comes at any time after the end
+of such a call, also in the middle of the next one."""
 # The script's own numbers must stay as they are.
 _chance = random.Random()
 _usual: list[float] = []
@@ -40,11 +43,12 @@ def at_random() -> None:
     other lets it go, as torch does in most operations: shorter work in Python would never be seen,
     and the operation after it all the more. The interval is shorter for a sample only, since it
     also decides how long the script's own threads wait for each other.
+
+    It takes half of ``SPREAD_SECONDS`` in the mean.
     """
-    usual = sys.getswitchinterval()
-    _usual.append(usual)
+    _usual.append(sys.getswitchinterval())
     sys.setswitchinterval(SOON_SECONDS)
-    time.sleep(_chance.uniform(0, usual))
+    time.sleep(_chance.uniform(0, SPREAD_SECONDS))
     _as_usual()
 
 

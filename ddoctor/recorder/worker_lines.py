@@ -45,8 +45,10 @@ class WorkerLines:
 
     def _run(self) -> None:
         looks, pause = 0, threading.Event()
-        while not pause.wait(EVERY_SECONDS if looks < FIRST_LOOKS else LATER_SECONDS):
+        every = EVERY_SECONDS
+        while not pause.wait(every - stacks.SPREAD_SECONDS / 2):
             looks += 1
+            every = EVERY_SECONDS if looks < FIRST_LOOKS else LATER_SECONDS
             stacks.at_random()
             if self.busy:
                 self._look()

@@ -78,6 +78,37 @@ def test_an_evaluation_runs_lines_that_all_ranks_train_with(findings: Findings) 
     assert "mostly at train.py:77, `check(model)`" in finding.because
 
 
+SORTS = ("rest", 30, "shown = meter.median()")
+
+
+def test_quiet_where_all_ranks_do_it() -> None:
+    """Rank 0 takes longer for it, so it is a straggler."""
+    section = steps(with_more("rest", 0.03), with_more("rest", 0.01), with_more("rest", 0.01))
+    met = lines({BACKWARD: 60, SORTS: 25}, {BACKWARD: 80, SORTS: 10}, {BACKWARD: 80, SORTS: 9})
+    causes = [one.cause for one in engine.examine(Evidence([section, met]), "run").findings]
+    assert CAUSE not in causes
+    assert "straggler-rank" in causes
+
+
+def test_a_call_of_its_own_to_what_all_ranks_do(findings: Findings) -> None:
+    main, own = (
+        msgspec.structs.replace(user(line, text, "train"), file="train.py")
+        for line, text in ((9, "main()"), (77, "show(model)"))
+    )
+    met = lines({BACKWARD: 60, SORTS: 25}, {BACKWARD: 80, SORTS: 10})
+    first, other = met.ranks
+    hot = msgspec.structs.replace(first.lines[1], calls=(main, own))
+    usual = [msgspec.structs.replace(one, calls=(main,)) for one in other.lines]
+    met = Lines(
+        ranks=(
+            msgspec.structs.replace(first, lines=(first.lines[0], hot)),
+            msgspec.structs.replace(other, lines=tuple(usual)),
+        )
+    )
+    section = steps(with_more("rest", 0.03), with_more("rest", 0.01))
+    assert len(findings(CAUSE, section, met)) == 1
+
+
 def test_it_is_told_in_place_of_the_straggler() -> None:
     section = steps(with_more("rest", 0.06), USUAL, USUAL)
     assert [one.cause for one in engine.examine(Evidence([section]), "run").findings] == [CAUSE]

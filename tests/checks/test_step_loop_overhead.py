@@ -305,6 +305,19 @@ def test_quiet_where_a_batch_is_prepared(findings: Findings) -> None:
     assert findings(CAUSE, steps(*[with_more("rest", 0.05)] * 2), seen) == ()
 
 
+def test_ranks_that_differ_by_chance_alone(findings: Findings) -> None:
+    """Each of two ranks has a sixth of its samples at the line, by the mean of both."""
+    line, other = ("rest", 30, "shown = meter.median()"), ("rest", 22, "optimizer.zero_grad()")
+    section = steps(*[with_more("rest", 0.03)] * 2)
+    met = lines({FORWARD: 70, line: 6, other: 8}, {FORWARD: 72, line: 12, other: 2})
+    costs = [
+        next(one.cost for one in findings(CAUSE, section, seen))
+        for seen in (met, lines(*[{FORWARD: 71, line: 9, other: 5}] * 2))
+    ]
+    few, same = (cost.value if cost is not None else 0.0 for cost in costs)
+    assert few > 0.75 * same > 0.0
+
+
 def test_anomaly_mode(findings: Findings) -> None:
     use = RankUse(hosts=(), flags=tuple(RankFlags(rank=rank, anomaly=True) for rank in (0, 1)))
     (finding,) = findings(CAUSE, use)

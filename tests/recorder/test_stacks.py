@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
+from functools import partial
 from multiprocessing import get_context
+from random import uniform
 from threading import Event, Thread, get_ident
+from timeit import timeit
 from weakref import ref
 
 import pytest
@@ -87,6 +90,31 @@ def test_samples_at_random_see_short_work_in_python() -> None:
     # It would be met asleep alone: only then would it let the interpreter go.
     assert met.count(asleep) < 0.7 * looks
     assert sys.getswitchinterval() == interval
+
+
+def test_samples_at_random_see_long_calls_that_keep_the_interpreter() -> None:
+    end, numbers = Event(), range(100_000)
+    while (seconds := timeit(partial(sum, numbers), number=1)) < 0.01:
+        numbers = range(2 * len(numbers))
+
+    def loop() -> None:
+        while not end.is_set():
+            sum(numbers)
+            time.sleep(seconds)
+
+    thread = Thread(target=loop)
+    thread.start()
+    assert thread.ident is not None
+    at_work, looks = loop.__code__.co_firstlineno + 2, 100
+    met = []
+    for _ in range(looks):
+        time.sleep(uniform(0.02, 0.06))
+        stacks.at_random()
+        met.append(stacks.of_threads(thread.ident, 0)[thread.ident].f_lineno)
+    end.set()
+    thread.join()
+    # A tenth, if a sample came at most 5 ms after the end of the last such call.
+    assert met.count(at_work) > 0.2 * looks
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
