@@ -12,17 +12,29 @@ To fix it, pad each batch to its own longest sample, in the collate function.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import fmean
 
 from ddoctor.analysis import live_cost
+from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
-from ddoctor.models import Confidence, Cost, Finding, Fix, Observation
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("scaling-efficiency-low",)
 
 ENOUGH_BATCHES = 4
 PASSES = ("forward", "backward")
+_FIX = Fix.python(
+    summary="pad each batch to its own longest sample, when it is collated",
+    paste=(
+        "ids = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, padding_value=pad)\n"
+        "# transformers: no padding in the dataset, and\n"
+        "collate_fn = DataCollatorWithPadding(tokenizer, padding=True)"
+    ),
+    caution="compiled models and CUDA graphs want few shapes: pad to a multiple of 64",
+)
 
 
 def in_the_batches(loading: Loading, steps: Steps) -> Iterator[Finding]:
@@ -53,19 +65,24 @@ def in_the_batches(loading: Loading, steps: Steps) -> Iterator[Finding]:
             ),
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(
-            Fix.python(
-                summary="pad each batch to its own longest sample, when it is collated",
-                paste=(
-                    "ids = torch.nn.utils.rnn.pad_sequence(ids, batch_first=True, "
-                    "padding_value=pad)\n"
-                    "# transformers: no padding in the dataset, and\n"
-                    "collate_fn = DataCollatorWithPadding(tokenizer, padding=True)"
-                ),
-                caution="compiled models and CUDA graphs want few shapes: pad to a multiple of 64",
-                expected_gain=f"at least {share:.0%} of the step",
-            ),
+        fixes=(replace(_FIX, expected_gain=f"at least {share:.0%} of the step"),),
+    )
+
+
+def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
+    measured = loading is not None and any(one.padding for one in loading.loaders)
+    # Compiled models and CUDA graphs want few shapes.
+    if measured or not script.fixed_padding or script.of("torch.compile"):
+        return
+    yield Finding(
+        severity=Severity.NOTE,
+        confidence=Confidence.POSSIBLE,
+        because=(
+            f"{shown(script.fixed_padding[0])} pads to a fixed length, however short the longest "
+            "sample of a batch is, and the model computes the padding as well: `ddoctor run` "
+            "measures how much it is"
         ),
+        fixes=(_FIX,),
     )
 
 

@@ -52,7 +52,7 @@ def beside_the_training(late: Stragglers, steps: Steps, lines: Lines | None) -> 
 
 
 def in_a_live_run(live: LiveState) -> Iterator[Finding]:
-    found = live.straggler
+    found = live.straggler or live.repeated
     if found is None or not found.extra_work:
         return
     line = found.begin or found.line

@@ -185,7 +185,7 @@ def _in_passing(one: Straggler, steps: Steps, reason: Reason) -> bool:
 
 
 def in_a_live_run(live: LiveState, uses: tuple[RankUse, ...] | None) -> Iterator[Finding]:
-    found = live.straggler
+    found = live.straggler or live.repeated
     if found is None or found.activity.startswith(("loader", "checkpoint")):
         return
     if found.collects_by_itself or found.extra_work:

@@ -18,7 +18,7 @@ from ddoctor.analysis.live_ranks import (
     places,
     standing,
 )
-from ddoctor.analysis.live_stragglers import LiveStraggler, straggler
+from ddoctor.analysis.live_stragglers import LiveStraggler, repeated, straggler
 from ddoctor.evidence.frames import Block
 from ddoctor.evidence.live import LiveLook
 
@@ -153,6 +153,12 @@ class LiveState(Derived):
     def straggler(self) -> LiveStraggler | None:
         """The rank that keeps the others waiting; None: there is none, or the run is stuck."""
         return straggler(self.ranks) if self.moves else None
+
+    @cached_property
+    def repeated(self) -> LiveStraggler | None:
+        """Without a straggler: the rank that repeatedly calls what no other rank calls."""
+        alone = self.moves and self.straggler is None
+        return repeated(self.ranks) if alone else None
 
     def others(self, named_before: Sequence[LiveRankState]) -> str:
         """What the other ranks do, to follow a sentence with a semicolon; empty: there are none."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import median
@@ -20,6 +21,7 @@ from ddoctor.analysis.live_ranks import (
 )
 from ddoctor.analysis.loop_work import HOOKS
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.live import Activity
 from ddoctor.models import Fix, Observation
 
 # Share of the sampled time. A rank that reaches the collective now and then waits there briefly.
@@ -31,6 +33,8 @@ IN_MODEL = ("forward", "backward", "optimizer")
 OUTSIDE_THE_STEP = ("rest", "evaluation", "logging", HOOKS)
 # A note.
 BELOW_SURE = 0.95 * live_cost.SURE
+# Work that no other rank does, seen repeatedly: no chance, even where it takes so little.
+REPEATED = 0.06
 # The straggler waits at most for this share of the others' waiting time.
 WAITS_LESS = 0.5
 
@@ -151,6 +155,49 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     return found
 
 
+def repeated(every: Sequence[LiveRankState]) -> LiveStraggler | None:
+    """The rank that repeatedly calls what no other rank calls, while these wait for it.
+
+    It costs less than a ``straggler`` does. None: there is none.
+    """
+    if len(every) < 2:
+        return None
+    found = [one for late in every for one in _calls_of_its_own(every, late)]
+    return max(found, key=lambda one: one.share, default=None)
+
+
+def _calls_of_its_own(
+    every: Sequence[LiveRankState], late: LiveRankState
+) -> Iterator[LiveStraggler]:
+    others = [one for one in every if one is not late]
+    reached = _reached(others)
+    rows: dict[Frame, list[Activity]] = defaultdict(list)
+    for row in late.seen.activities:
+        if row.name in IN_MODEL and not _all_call(others, late, row.name):
+            continue
+        if row.name in (*IN_MODEL, *OUTSIDE_THE_STEP):
+            own = (met for met in zip(row.calls, row.times, strict=False) if met[0] not in reached)
+            begin, times = next(own, (None, 0))
+            if begin is not None and times >= AGAIN:
+                rows[begin].append(row)
+    for begin, met in rows.items():
+        share = sum(row.samples for row in met) / late.seen.samples
+        lost = median(one.waiting for one in others) - late.waiting
+        if share >= REPEATED and lost >= share / 2:
+            most = max(met, key=lambda row: row.samples)
+            yield LiveStraggler(
+                rank=late,
+                others=others,
+                lost=min(lost, share),
+                activity=most.name,
+                share=share,
+                calls=most.calls,
+                line=begin,
+                apart=True,
+                begin=begin,
+            )
+
+
 def _late(
     late: LiveRankState,
     others: Sequence[LiveRankState],
@@ -234,14 +281,24 @@ def _begin(
     is slow would look the same.
     """
 
+    if activity in IN_MODEL and not _all_call(others, late, activity):
+        return None
+    reached = _reached(others)
+    return next((frame for frame in own if frame not in reached), None)
+
+
+def _all_call(others: Sequence[LiveRankState], late: LiveRankState, activity: str) -> bool:
+    """Whether all ranks were sampled at one line that leads into this activity."""
+
     def calling(one: LiveRankState) -> set[Frame]:
         met = (row for row in one.seen.activities if row.name == activity and row.entered)
         return {row.calls[row.entered - 1] for row in met}
 
-    if activity in IN_MODEL and not calling(late).intersection(*map(calling, others)):
-        return None
-    reached = {frame for one in others for row in one.seen.activities for frame in row.calls}
-    return next((frame for frame in own if frame not in reached), None)
+    return bool(calling(late).intersection(*map(calling, others)))
+
+
+def _reached(ranks: Sequence[LiveRankState]) -> set[Frame]:
+    return {frame for one in ranks for row in one.seen.activities for frame in row.calls}
 
 
 def _own(

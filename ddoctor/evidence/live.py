@@ -18,6 +18,8 @@ class Activity(Part, frozen=True, kw_only=True):
     """Number of times it was entered, at any line; once: it may or may not repeat."""
     calls: tuple[Frame, ...] = ()
     """The user's frames, innermost last."""
+    times: tuple[Count, ...] = ()
+    """How often the thread came to each of these frames: samples in a row count once."""
     entered: Count = 0
     """How many of these frames lead into the activity; the others are within it."""
     within: tuple[Block, ...] = ()

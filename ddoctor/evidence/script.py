@@ -134,6 +134,8 @@ class Script(Section, frozen=True, kw_only=True):
     """Forward passes of the training that run the model inside DDP, and not DDP."""
     frozen_in_vain: tuple[SourceLine, ...] = ()
     """Assignments to ``requires_grad`` of a module, which only its parameters have."""
+    fixed_padding: tuple[SourceLine, ...] = ()
+    """Where samples are padded to a fixed length, whatever the longest of their batch is."""
     unfrozen: tuple[SourceUnfrozen, ...] = ()
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""

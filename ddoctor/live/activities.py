@@ -30,12 +30,17 @@ def activities(
     """
     seen = [_judged(stack, Met.of(stack, on_gpu=on_gpu), source) for stack in stacks]
     visits = Counter(name for name, _ in groupby(one.name for one in seen))
+    paths = [frozenset(one.calls) for one in seen]
+    times = Counter(
+        frame for before, now in pairwise([frozenset[Frame](), *paths]) for frame in now - before
+    )
     return tuple(
         Activity(
             name=one.name,
             samples=samples,
             visits=visits[one.name],
             calls=one.calls,
+            times=tuple(times[frame] for frame in one.calls),
             entered=one.entered,
             within=source.blocks(one.calls),
             origins=source.origins(one.calls[: one.entered]) if one.name in PASSES else (),

@@ -67,6 +67,7 @@ from ddoctor.script.evaluations import evaluations_with_graphs
 from ddoctor.script.exhausting import exhausts
 from ddoctor.script.factors import divided_losses, scaled_twice
 from ddoctor.script.factors import of_one_rank as rates_of_one_rank
+from ddoctor.script.fixed_padding import fixed_padding
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.frozen_in_vain import frozen_in_vain
@@ -394,6 +395,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in random_splits(program)
         ),
         frozen_in_vain=_first(of(one) for one in frozen_in_vain(program)),
+        fixed_padding=_first(of(one) for one in fixed_padding(program)),
         unfrozen=_first(
             SourceUnfrozen(
                 at=of(one.call),

@@ -4,6 +4,8 @@ import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.loading import Loading
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.models import Severity
 from tests.conftest import Findings
 from tests.healthy.loading import SECTIONS
@@ -48,3 +50,24 @@ def test_quiet(findings: Findings, shares: tuple[float, ...]) -> None:
 def test_quiet_where_the_model_takes_little_of_the_step(findings: Findings) -> None:
     work = {"forward": 0.004, "backward": 0.008, "rest": 0.1}
     assert findings(CAUSE, loading(0.6, 0.6, 0.6, 0.6), steps(work, work)) == ()
+
+
+PADS = SourceLine(file="train.py", line=9, text="ids += [0] * (LENGTH - len(ids))")
+PADDING = Script(files=("train.py",), fixed_padding=(PADS,))
+COMPILES = SourceCall(
+    name="torch.compile",
+    at=SourceLine(file="train.py", line=30, text="model = torch.compile(model)"),
+)
+
+
+def test_from_the_source(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, PADDING)
+    assert finding.severity is Severity.NOTE
+    assert "train.py:9 (`ids += [0] * (LENGTH - len(ids))`) pads to a fixed" in finding.because
+
+
+def test_quiet_from_the_source(findings: Findings) -> None:
+    assert findings(CAUSE, Script(files=("train.py",))) == ()
+    # Few shapes are what a compiled model wants; batches that were looked at are better evidence.
+    assert findings(CAUSE, replace(PADDING, calls=(COMPILES,))) == ()
+    assert findings(CAUSE, PADDING, loading(0.0, 0.0, 0.02, 0.0), STEPS) == ()

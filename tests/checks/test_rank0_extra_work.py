@@ -207,6 +207,56 @@ def test_slow_collectives_keep_rank_0_waiting_as_well(findings: Findings) -> Non
     assert findings(CAUSE, look(moving(0, little, line=PICTURE, asleep=0.5), other)) == ()
 
 
+LOOP = user(90, "main()", "<module>")
+
+
+def looped(one: LiveRank, asleep: float, *own: Activity) -> LiveRank:
+    """The rank, in a loop that all ranks call, with these activities besides."""
+    usual = (
+        msgspec.structs.replace(row, calls=(LOOP, *row.calls), times=(1, 20))
+        for row in one.activities
+    )
+    samples = one.samples + sum(row.samples for row in own)
+    return msgspec.structs.replace(one, samples=samples, asleep=asleep, activities=(*usual, *own))
+
+
+def draws(samples: int, times: int) -> Activity:
+    """So many samples on the way to a picture, in so many turns."""
+    calls = (LOOP, PICTURE, user(70, "figure.savefig(path)", "draw"))
+    return Activity(name="rest", samples=samples, visits=20, calls=calls, times=(1, times, 20))
+
+
+SOMETIMES = {"forward": 40, "backward-or-wait": 42, "rest": 10}
+OFTEN_WAITS = {"forward": 38, "backward-or-wait": 52, "rest": 10}
+
+
+def test_a_live_rank_0_that_does_it_now_and_then(findings: Findings) -> None:
+    """Eight in a hundred samples, at no line of the others, which wait for as long."""
+    first, other = moving(0, SOMETIMES), moving(1, OFTEN_WAITS)
+    live = look(looped(first, 0.3, draws(8, 4)), looped(other, 0.4))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.NOTE
+    assert "mostly at train.py:55 in train (`draw(inputs, outputs)`)" in finding.because
+    assert findings("straggler-rank", live) == ()
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        # It came there too seldom; it takes too little; the others do not wait; all come there.
+        look(looped(moving(0, SOMETIMES), 0.3, draws(8, 2)), looped(moving(1, OFTEN_WAITS), 0.4)),
+        look(looped(moving(0, SOMETIMES), 0.3, draws(4, 4)), looped(moving(1, OFTEN_WAITS), 0.4)),
+        look(looped(moving(0, SOMETIMES), 0.3, draws(8, 4)), looped(moving(1, OFTEN_WAITS), 0.3)),
+        look(
+            looped(moving(0, SOMETIMES), 0.3, draws(8, 4)),
+            looped(moving(1, OFTEN_WAITS), 0.4, draws(1, 1)),
+        ),
+    ],
+)
+def test_quiet_about_what_is_rare_or_small(findings: Findings, live: LiveLook) -> None:
+    assert findings(CAUSE, live) == ()
+
+
 NEARLY_ALL = {"rest": 97, "forward": 3}
 
 

@@ -287,6 +287,14 @@ def test_how_often_each_is_come_to() -> None:
     assert {(one.name, one.visits) for one in met} == {("forward", 2), ("backward-or-wait", 1)}
 
 
+def test_how_often_each_frame_is_come_to() -> None:
+    step, draws = (user(3), user(4), CALL), (user(3), user(5, function="draw"))
+    within = (*draws, user(6, function="draw"))
+    met = activities([step, draws, within, step, step, within, within], HERE)
+    times = {one.calls: one.times for one in met}
+    assert times == {(user(3), user(4)): (1, 2), draws: (1, 2), within: (1, 2, 2)}
+
+
 def test_the_frames_that_lead_into_an_activity_are_counted() -> None:
     stacks = [(user(3), user(4), CALL, user(9)), (user(3), user(9)), (user(3), user(5), SAVE)]
     found = {one.name: one.entered for one in activities(stacks, HERE)}
