@@ -19,7 +19,7 @@ from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import DECAY, EVALUATE, SAVE, WARM_UP, LaunchPlan, scaled
 from ddoctor.analysis.script_plan import micro_batch, own_rate
-from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.script_source import WRAPPERS, shown
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
@@ -197,6 +197,29 @@ def scaled_twice(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def summed(script: Script) -> Iterator[Finding]:
+    """The script adds the gradients of all ranks up itself."""
+    line = script.summed_gradients
+    if line is None or script.unseen or script.of(*WRAPPERS):
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        title="The gradients of the ranks are added up, and not averaged",
+        because=(
+            f"{shown(line)} adds them up, and no line divides by the number of ranks: each step is "
+            "larger than on one GPU by the number of ranks"
+        ),
+        fixes=(
+            Fix.python(
+                summary="average them",
+                paste="dist.all_reduce(p.grad)\np.grad /= dist.get_world_size()",
+                caution="or wrap the model in DDP, which averages them during the backward pass",
+            ),
+        ),
+    )
 
 
 def _counted(plan: LaunchPlan, ranks: int) -> Iterator[str]:

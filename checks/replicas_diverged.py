@@ -15,6 +15,7 @@ To fix it, wrap the complete model in DDP, and call the wrapped model, not ``mod
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isnan
@@ -195,6 +196,30 @@ def without_a_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Fin
     )
 
 
+def steps_of_one_rank(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """An optimizer that only one rank lets step, and no line sends its weights to the others."""
+    if wrapping is not None or script.unseen or script.of(*BROADCASTS):
+        return
+    for one in script.of(".step"):
+        of_optimizer = any(OPTIMIZER.match(name) for name in one.made_by)
+        if of_optimizer and one.step == ("one-rank",) and not one.unless:
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} is for one rank alone: DDP gives all ranks the same "
+                    "gradients, but the others keep the weights that they had"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="let each rank make the step, outside of the test of the rank",
+                        paste=one.at.text,
+                    ),
+                ),
+            )
+            return
+
+
 def outside_the_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
     """The optimizer has parameters of a module that DDP does not know."""
     if wrapping is not None or script.unseen:
@@ -289,6 +314,9 @@ _CALL = Fix.python(
         "loss = criterion(model(x), y)            # not model.module(x)"
     ),
 )
+# What may send the weights of one rank to all.
+BROADCASTS = ("torch.distributed.broadcast", "torch.distributed.broadcast_object_list")
+OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler)")
 _WRAP = Fix.python(
     summary="wrap the model in DDP: it broadcasts rank 0's parameters, averages gradients",
     paste="model = DistributedDataParallel(model)",

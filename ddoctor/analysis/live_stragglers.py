@@ -177,10 +177,10 @@ def _calls_of_its_own(
             continue
         if row.name in (*IN_MODEL, *OUTSIDE_THE_STEP):
             own = (met for met in zip(row.calls, row.times, strict=False) if met[0] not in reached)
-            begin, times = next(own, (None, 0))
-            if begin is not None and times >= AGAIN:
-                rows[begin].append(row)
-    for begin, met in rows.items():
+            first, times = next(own, (None, 0))
+            if first is not None and times >= AGAIN:
+                rows[first].append(row)
+    for first, met in rows.items():
         share = sum(row.samples for row in met) / late.seen.samples
         lost = median(one.waiting for one in others) - late.waiting
         if share >= REPEATED and lost >= share / 2:
@@ -192,9 +192,10 @@ def _calls_of_its_own(
                 activity=most.name,
                 share=share,
                 calls=most.calls,
-                line=begin,
+                line=first,
                 apart=True,
-                begin=begin,
+                # In the model, it is slow in what all ranks do.
+                begin=first if first in most.calls[: most.entered] else None,
             )
 
 

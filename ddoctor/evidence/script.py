@@ -97,6 +97,8 @@ class Script(Section, frozen=True, kw_only=True):
     """The step of an optimizer of torch, in a script without any line that zeroes gradients."""
     left_in_evaluation: tuple[SourceLine, ...] = ()
     """Calls of ``eval()`` of a trained model in the loops of the training, without ``train()``."""
+    evaluated_in_training_mode: tuple[SourceLine, ...] = ()
+    """Passes of the trained model in evaluations, in a script that never asks for that mode."""
     partial_metrics: tuple[SourcePartial, ...] = ()
     """Where nothing on the way from the loop to the report asks another rank."""
     local_counts: tuple[SourceLocalCount, ...] = ()
@@ -129,6 +131,8 @@ class Script(Section, frozen=True, kw_only=True):
     mixed_layers: tuple[SourceMixture, ...] = ()
     mixed_types: tuple[SourceTypes, ...] = ()
     own_averaging: SourceAveraging | None = None
+    summed_gradients: SourceLine | None = None
+    """Where gradients of the ranks are added up that no line divides by their number."""
     random_splits: tuple[SourceRandomSplit, ...] = ()
     past_wrapper: tuple[SourceLine, ...] = ()
     """Forward passes of the training that run the model inside DDP, and not DDP."""

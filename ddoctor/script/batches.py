@@ -52,15 +52,15 @@ def own_rates(program: Program) -> Iterator[Statement]:
 
 def scales_by_ranks(program: Program) -> Statement | None:
     """The first line by which a rate or a batch may follow the number of ranks."""
-    return next(filter(_scales, _naming_ranks(program)), None)
+    return next(filter(_scales, naming_ranks(program)), None)
 
 
 def multiplies_by_ranks(program: Program) -> bool:
     """Whether a line surely does so, and not only by the name of a function."""
-    return any(map(_multiplies, _naming_ranks(program)))
+    return any(map(_multiplies, naming_ranks(program)))
 
 
-def _naming_ranks(program: Program) -> Iterator[Statement]:
+def naming_ranks(program: Program) -> Iterator[Statement]:
     """The simple statements whose lines may name a number of ranks, or scale a rate."""
     named: dict[Module, Sequence[str]] = {}
     for one in program.statements:

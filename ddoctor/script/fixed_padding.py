@@ -53,7 +53,16 @@ def _collating(program: Program) -> frozenset[str]:
 
 def _makes_batches(scope: Scope, collating: frozenset[str]) -> bool:
     owner, _, name = scope.name.rpartition(".")
-    return name in {ITEM, *collating} or (name == "__call__" and owner in collating)
+    makes = name in {ITEM, *collating} or (name == "__call__" and owner in collating)
+    return makes and not any(map(_is_window, ast.walk(scope.node)))
+
+
+def _is_window(node: ast.AST) -> bool:
+    """Whether it takes a part of fixed length out of the middle: shorter samples are rare then."""
+    if not isinstance(node, ast.Slice) or node.lower is None:
+        return False
+    upper = node.upper
+    return isinstance(upper, ast.BinOp) and ast.dump(upper.left) == ast.dump(node.lower)
 
 
 def _adds_up(given: Sequence[ast.expr], call: Call) -> bool:

@@ -47,7 +47,7 @@ class Partial:
 def partial_metrics(program: Program) -> Iterator[Partial]:
     """The evaluations where nothing on the way from the loop to the report asks another rank."""
     for scope in program.scopes:
-        loops = [*_evaluations(scope, program)]
+        loops = [*evaluations(scope, program)]
         loaders = _loaders(loops[0].iter, scope, program) if len(loops) == 1 else ()
         report = next(_reports(scope, loops[0], program), None) if loaders else None
         if report is None or any(map(_may_reduce, _between(loops[0], scope, report, program))):
@@ -56,7 +56,7 @@ def partial_metrics(program: Program) -> Iterator[Partial]:
             yield Partial(loops[0], scope, loaders[0], report)
 
 
-def _evaluations(scope: Scope, program: Program) -> Iterator[ast.For]:
+def evaluations(scope: Scope, program: Program) -> Iterator[ast.For]:
     """The loops of a function that compute no gradients."""
     found: dict[ast.AST, None] = {}
     for call in scope.calls:
@@ -82,18 +82,18 @@ def _may_reduce(call: Call) -> bool:
 
 def on_loaders(program: Program) -> bool:
     """Whether an evaluation may run over a DataLoader."""
-    loops = ((one, scope) for scope in program.scopes for one in _evaluations(scope, program))
-    return any(not _is_of_others(one.iter, scope, program) for one, scope in loops)
+    loops = ((one, scope) for scope in program.scopes for one in evaluations(scope, program))
+    return any(may_be_loader(one, scope, program) for one, scope in loops)
 
 
-def _is_of_others(taken: ast.expr, scope: Scope, program: Program) -> bool:
-    """Whether what a loop runs over is surely no DataLoader: what others are is in the source."""
-    taken = _passed_on(taken)
+def may_be_loader(loop: ast.For, scope: Scope, program: Program) -> bool:
+    """Whether a loop may run over a DataLoader: what others are is in the source."""
+    taken = _passed_on(loop.iter)
     part = taken.func if isinstance(taken, ast.Call) else taken
     if isinstance(part, ast.Subscript) or (isinstance(part, ast.Attribute) and part.attr in PARTS):
-        return True
+        return False
     made = _made(taken, scope, program)
-    return bool(made) and all(
+    return not made or not all(
         isinstance(one, OTHERS)
         or (isinstance(one, ast.Call) and ast.unparse(one.func) in OTHERS_MAKE)
         for one in made

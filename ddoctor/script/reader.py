@@ -109,6 +109,7 @@ from ddoctor.script.source_lines import At, ModuleLines, cut
 from ddoctor.script.splits import splits
 from ddoctor.script.stale_optimizers import stale_optimizers
 from ddoctor.script.step_order import (
+    evaluated_in_training_mode,
     hooks_of_each_step,
     left_in_evaluation,
     made_in_each_step,
@@ -116,6 +117,7 @@ from ddoctor.script.step_order import (
     zeroed_before_the_step,
 )
 from ddoctor.script.stopping import own_stops
+from ddoctor.script.summed_gradients import summed_gradients
 from ddoctor.script.switches import Test
 from ddoctor.script.token_means import token_means
 from ddoctor.script.told_ranks import told_ranks
@@ -278,6 +280,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         large_tables=_first(of(one) for one in large_tables(program)),
         never_zeroed=perhaps(never_zeroed(program)),
+        evaluated_in_training_mode=_first(of(one) for one in evaluated_in_training_mode(program)),
         left_in_evaluation=_first(of(one) for one in left_in_evaluation(program)),
         partial_metrics=_first(
             SourcePartial(
@@ -386,6 +389,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in mixed_types(program)
         ),
         own_averaging=_own_averaging(program, at),
+        summed_gradients=perhaps(summed_gradients(program)),
         random_splits=_first(
             SourceRandomSplit(
                 at=of(one.call),

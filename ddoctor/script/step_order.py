@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ddoctor.script.names import variable
+from ddoctor.script.partial_metrics import evaluations, may_be_loader
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower
 from ddoctor.script.scopes import Block, Call, Scope, assignments
@@ -27,8 +28,10 @@ RESTORES = frozenset({"load_state_dict", "deepcopy"})
 WITHOUT_STATE = "SGD"
 OTHERWISE = frozenset({ZEROES, "grad", "functional_call", "zero_", "deepspeed"})
 """Names by which gradients are zeroed, or made in another way."""
-DIFFERS = ("dropout", "batchnorm", "transformerencoderlayer", "from_pretrained")
-"""Layers that compute something else in evaluation mode, as words of a call."""
+DIFFERS = ("dropout", "batchnorm", "transformerencoderlayer", "torchvision.models.")
+"""Layers that compute something else in evaluation mode, as parts of the name of a call."""
+LOADED = "from_pretrained"
+"""Such a model may have these layers, and begins in evaluation mode."""
 MOST_STEPS = 4
 """Variables and functions that are followed from a model to its optimizer."""
 IN_THE_WAY = frozenset({"loop", "condition", "one-rank", "other-ranks", "some-ranks"})
@@ -100,8 +103,7 @@ def left_in_evaluation(program: Program) -> Iterator[Call]:
 
     Only of models that an optimizer trains, and that have layers for which it matters.
     """
-    named = " ".join(call.name or call.method for call in program.calls).lower()
-    if not any(one in named for one in DIFFERS):
+    if not _has(program, *DIFFERS, LOADED):
         return
     trains = [call for call in program.calls if call.method == "train"]
     if any(_loops(call, program) or _unknown(call, program) for call in trains):
@@ -110,6 +112,35 @@ def left_in_evaluation(program: Program) -> Iterator[Call]:
         ends = call.method == "eval" and call.on and not call.node.args and _loops(call, program)
         if ends and _is_trained(call.on, call.scope, program, MOST_STEPS):
             yield call
+
+
+def evaluated_in_training_mode(program: Program) -> Iterator[Call]:
+    """The passes of a trained model over a loader, without gradients and in training mode.
+
+    Nothing, unless no line of the script asks for another mode.
+    """
+    if not _has(program, *DIFFERS) or any(map(_asks_for_a_mode, program.calls)):
+        return
+    for scope in program.scopes:
+        loops = [one for one in evaluations(scope, program) if may_be_loader(one, scope, program)]
+        for call in scope.calls if loops else ():
+            name, inside = variable(call.node.func), {block.node for block in call.around}
+            if name and inside & {*loops} and _is_trained(name, scope, program, MOST_STEPS):
+                yield call
+
+
+def _has(program: Program, *parts: str) -> bool:
+    """Whether the name of any call has one of these parts."""
+    named = " ".join(call.name or call.method for call in program.calls).lower()
+    return any(one in named for one in parts)
+
+
+def _asks_for_a_mode(call: Call) -> bool:
+    """Whether it is ``eval()``, or ``train(mode)``."""
+    given = [*call.node.args, *call.node.keywords]
+    return call.receiver is not None and (
+        call.method == "eval" or (call.method == "train" and bool(given))
+    )
 
 
 def in_each_turn(call: Call, program: Program, *, inner: bool = False) -> ast.AST | None:

@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.launched import launch
@@ -49,3 +52,22 @@ def test_quiet(findings: Findings, change: dict[str, str]) -> None:
 def test_quiet_without_a_number(findings: Findings, name: str) -> None:
     told = {key: value for key, value in TOLD.items() if key != name}
     assert findings(CAUSE, launch("accelerate", "train.py", told)) == ()
+
+
+SUMS = SourceLine(file="train.py", line=18, text="dist.all_reduce(p.grad)")
+SUMMED = Script(files=("train.py",), summed_gradients=SUMS)
+WRAPS = SourceCall(
+    name="torch.nn.parallel.DistributedDataParallel",
+    at=SourceLine(file="train.py", line=9, text="model = DDP(net)"),
+)
+
+
+def test_gradients_that_the_script_adds_up(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, SUMMED)
+    assert finding.severity is Severity.WARNING
+    assert "train.py:18 (`dist.all_reduce(p.grad)`) adds them up" in finding.because
+
+
+def test_quiet_about_gradients_that_ddp_averages(findings: Findings) -> None:
+    assert findings(CAUSE, replace(SUMMED, calls=(WRAPS,))) == ()
+    assert findings(CAUSE, Script(files=("train.py",))) == ()

@@ -12,7 +12,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
-from tests.live_look import TRAINING, look, moving
+from tests.live_look import LINE, TRAINING, look, moving
 from tests.training_run import user
 from tests.training_steps import COUNT, USUAL, every, lines, steps, with_more
 
@@ -238,6 +238,30 @@ def test_a_live_rank_0_that_does_it_now_and_then(findings: Findings) -> None:
     assert finding.severity is Severity.NOTE
     assert "mostly at train.py:55 in train (`draw(inputs, outputs)`)" in finding.because
     assert findings("straggler-rank", live) == ()
+
+
+def test_a_live_rank_0_that_is_slow_in_the_model_is_a_straggler(findings: Findings) -> None:
+    """Its own line lies within the pass that all ranks begin at the same line."""
+    first, other = moving(0, SOMETIMES), moving(1, OFTEN_WAITS)
+    own = Activity(
+        name="forward",
+        samples=10,
+        visits=20,
+        calls=(LOOP, LINE, user(12, "slow(x)", "forward")),
+        times=(1, 20, 10),
+        entered=2,
+    )
+    both = [looped(first, 0.3, own), looped(other, 0.4)]
+    both = [
+        msgspec.structs.replace(
+            one,
+            activities=tuple(msgspec.structs.replace(row, entered=2) for row in one.activities),
+        )
+        for one in both
+    ]
+    assert findings(CAUSE, look(*both)) == ()
+    (finding,) = findings("straggler-rank", look(*both))
+    assert "`slow(x)`" in finding.because
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_facts import SourceAlone, SourceOutside
-from ddoctor.evidence.source_lines import SourceLine
+from ddoctor.evidence.source_lines import SourceCall, SourceLine, Within
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import BufferSum, Calls, CollectiveCalls, Wrapper, Wrapping
@@ -302,3 +302,39 @@ def test_a_codebook_of_each_rank(findings: Findings) -> None:
 )
 def test_quiet_about_buffers(findings: Findings, section: Wrapping) -> None:
     assert findings(CAUSE, section, stopped(2)) == ()
+
+
+def step(*within: Within, made_by: str = "torch.optim.SGD", unless: str = "") -> SourceCall:
+    at = SourceLine(file="train.py", line=30, text="optimizer.step()")
+    return SourceCall(
+        name=".step", at=at, made_by=(made_by,), within=("training", *within), unless=unless
+    )
+
+
+def stepping(*calls: SourceCall) -> Script:
+    return Script(files=("train.py",), calls=calls)
+
+
+BROADCAST = SourceCall(
+    name="torch.distributed.broadcast",
+    at=SourceLine(file="train.py", line=31, text="dist.broadcast(p.data, 0)"),
+)
+
+
+def test_a_step_of_one_rank(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, stepping(step("one-rank")))
+    assert "train.py:30 (`optimizer.step()`) is for one rank alone" in finding.because
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        stepping(step()),
+        stepping(step("one-rank"), BROADCAST),
+        stepping(step("one-rank", made_by="torch.optim.lr_scheduler.StepLR")),
+        stepping(step("one-rank", made_by="torch.profiler.profile")),
+        stepping(step("one-rank", "condition")),
+    ],
+)
+def test_quiet_about_other_steps(findings: Findings, script: Script) -> None:
+    assert findings(CAUSE, script) == ()

@@ -102,6 +102,13 @@ def test_padded_to_a_fixed_length(script: Read, source: str) -> None:
         ),
         item("ids = ids + [0] * (-len(ids) % 8)"),
         item("ids = ids[: self.length]"),
+        # Parts of long samples; one that is shorter is rare.
+        item(
+            "if len(ids) > self.length:\n"
+            "    ids = ids[index : index + self.length]\n"
+            "else:\n"
+            "    ids = F.pad(ids, (0, self.length - len(ids)))"
+        ),
         # Not where samples or batches are made.
         "def generate(ids, length):\n    return ids + [0] * (512 - len(ids))",
     ],

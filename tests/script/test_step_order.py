@@ -179,3 +179,40 @@ def test_a_model_that_is_evaluated_after_the_training(script: Read) -> None:
         script(ddp(set_up=WITH_ADAM, head=NET, step=USUAL) + "\nmodel.eval()").left_in_evaluation
         == ()
     )
+
+
+EVALUATE = """
+def evaluate(net, batches):
+{first}
+    with torch.no_grad():
+        for batch in batches:
+            right = net(batch)
+    return right
+"""
+
+
+def evaluated(first: str = "    right = 0", net: str = NET, of: str = "model, held") -> str:
+    """A script that trains, and evaluates in each epoch."""
+    held = "held = DataLoader(data, 8)\n"
+    head = net + EVALUATE.format(first=first)
+    return ddp(set_up=WITH_ADAM + held, head=head, step=USUAL, epoch=f"evaluate({of})")
+
+
+def test_an_evaluation_in_training_mode(script: Read) -> None:
+    (line,) = script(evaluated()).evaluated_in_training_mode
+    assert line.text == "right = net(batch)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        evaluated("    net.eval()"),
+        evaluated("    net.train(False)"),
+        evaluated(net=""),
+        evaluated(of="teacher, held"),
+        evaluated(of="model, range(10)"),
+        ddp(set_up=WITH_ADAM, head=NET, step=USUAL),
+    ],
+)
+def test_quiet_about_an_evaluation(script: Read, source: str) -> None:
+    assert script(source).evaluated_in_training_mode == ()

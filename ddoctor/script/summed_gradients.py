@@ -1,0 +1,49 @@
+"""Gradients that a script adds up over the ranks, and never divides by their number."""
+
+from __future__ import annotations
+
+import ast
+
+from ddoctor.script.batches import naming_ranks
+from ddoctor.script.names import source
+from ddoctor.script.own_averaging import GRADIENTS, REDUCE
+from ddoctor.script.program import Program
+from ddoctor.script.ranks import own_name
+from ddoctor.script.scopes import Call
+from ddoctor.script.stale_optimizers import makes_optimizer
+
+DIVIDES = ("div", "mul")
+"""Parts of the names of functions, as ``div_`` and ``torch._foreach_mul_``."""
+SCALE_FREE = ("adam", "lion", "adafactor", "lamb", "muon", "rprop", "adagrad", "rmsprop")
+"""Optimizers whose steps hardly depend on the scale of the gradients."""
+
+
+def summed_gradients(program: Program) -> Call | None:
+    """What adds them up; None: something may divide them, or the optimizer divides the scale out.
+
+    Whatever multiplies or divides in a line that names the number of ranks may do so.
+    """
+    optimizers = [call.method.lower() for call in program.calls if makes_optimizer(call)]
+    if not optimizers or any(word in one for one in optimizers for word in SCALE_FREE):
+        return None
+    for call in program.by_name.get(REDUCE, ()):
+        averages = "AVG" in source(call.node) or _divides(call.scope.node)
+        if call.node.args and _is_gradient(call.node.args[0]) and not averages:
+            scales = any(_divides(one.node) for one in naming_ranks(program))
+            return None if scales else call
+    return None
+
+
+def _is_gradient(tensor: ast.expr) -> bool:
+    """Such as ``p.grad``, ``p.grad.data`` or ``gradient``."""
+    if isinstance(tensor, ast.Attribute) and tensor.attr == "data":
+        tensor = tensor.value
+    return own_name(tensor) in GRADIENTS
+
+
+def _divides(node: ast.AST) -> bool:
+    return any(
+        (isinstance(one, ast.BinOp | ast.AugAssign) and isinstance(one.op, ast.Div | ast.Mult))
+        or (isinstance(one, ast.Call) and any(word in own_name(one.func) for word in DIVIDES))
+        for one in ast.walk(node)
+    )
