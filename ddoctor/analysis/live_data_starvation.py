@@ -50,7 +50,10 @@ def hungry(live: LiveState) -> tuple[LiveRankState, ...]:
 
 def _all_wait(live: LiveState) -> bool:
     shares = [at_the_loader(one) for one in live.ranks]
-    least = STARVED_ON_GPU if any(one.seen.on_gpu for one in live.ranks) else live_cost.TOLD
+    # The mean of all is known to one standard deviation.
+    error = live_cost.noise(live_cost.TOLD, sum(one.seen.samples for one in live.ranks)) / 2
+    on_gpu = any(one.seen.on_gpu for one in live.ranks)
+    least = STARVED_ON_GPU if on_gpu else live_cost.TOLD - error
     # Each is known to a few percent only.
     alike = min(shares) >= live_cost.TOLD / 2 and fmean(shares) >= least
     return alike or (min(shares) >= live_cost.TOLD and in_turns(live) > 0)

@@ -183,7 +183,8 @@ def _calls_of_its_own(
     for first, met in rows.items():
         share = sum(row.samples for row in met) / late.seen.samples
         lost = median(one.waiting for one in others) - late.waiting
-        if share >= REPEATED and lost >= share / 2:
+        # Ranks that share CPUs compute slower during its work, and so wait less for it.
+        if share >= REPEATED and lost >= share / 4:
             most = max(met, key=lambda row: row.samples)
             yield LiveStraggler(
                 rank=late,
