@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 from statistics import median
@@ -158,20 +158,44 @@ def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:
 def repeated(every: Sequence[LiveRankState]) -> LiveStraggler | None:
     """The rank that repeatedly calls what no other rank calls, while these wait for it.
 
-    It costs less than a ``straggler`` does. None: there is none.
+    It costs less than a ``straggler`` does. None: there is none, or several have such calls, as the
+    stages of a pipeline do.
     """
     if len(every) < 2:
         return None
-    found = [one for late in every for one in _calls_of_its_own(every, late)]
-    return max(found, key=lambda one: one.share, default=None)
+    own = {one: _own_calls(every, one) for one in every}
+    share = {one: sum(map(_samples, own[one].values())) / one.seen.samples for one in every}
+    late = max(every, key=lambda one: share[one])
+    others = [one for one in every if one is not late]
+    if not own[late] or max(share[one] for one in others) >= share[late] / 2:
+        return None
+    first, rows = max(own[late].items(), key=lambda item: _samples(item[1]))
+    most, longer = max(rows, key=lambda row: row.samples), _samples(rows) / late.seen.samples
+    lost = median(one.waiting for one in others) - late.waiting
+    # Ranks that share CPUs compute slower during its work, and so wait less for it.
+    if longer < REPEATED or lost < longer / 4:
+        return None
+    return LiveStraggler(
+        rank=late,
+        others=others,
+        lost=min(lost, longer),
+        activity=most.name,
+        share=longer,
+        calls=most.calls,
+        line=first,
+        apart=True,
+        # In the model, it is slow in what all ranks do.
+        begin=first if first in most.calls[: most.entered] else None,
+    )
 
 
-def _calls_of_its_own(
+def _own_calls(
     every: Sequence[LiveRankState], late: LiveRankState
-) -> Iterator[LiveStraggler]:
+) -> Mapping[Frame, Sequence[Activity]]:
+    """Its activities at calls that no other rank was sampled in, and that it made repeatedly."""
     others = [one for one in every if one is not late]
     reached = _reached(others)
-    rows: dict[Frame, list[Activity]] = defaultdict(list)
+    found: dict[Frame, list[Activity]] = defaultdict(list)
     for row in late.seen.activities:
         if row.name in IN_MODEL and not _all_call(others, late, row.name):
             continue
@@ -179,25 +203,12 @@ def _calls_of_its_own(
             own = (met for met in zip(row.calls, row.times, strict=False) if met[0] not in reached)
             first, times = next(own, (None, 0))
             if first is not None and times >= AGAIN:
-                rows[first].append(row)
-    for first, met in rows.items():
-        share = sum(row.samples for row in met) / late.seen.samples
-        lost = median(one.waiting for one in others) - late.waiting
-        # Ranks that share CPUs compute slower during its work, and so wait less for it.
-        if share >= REPEATED and lost >= share / 4:
-            most = max(met, key=lambda row: row.samples)
-            yield LiveStraggler(
-                rank=late,
-                others=others,
-                lost=min(lost, share),
-                activity=most.name,
-                share=share,
-                calls=most.calls,
-                line=first,
-                apart=True,
-                # In the model, it is slow in what all ranks do.
-                begin=first if first in most.calls[: most.entered] else None,
-            )
+                found[first].append(row)
+    return found
+
+
+def _samples(rows: Sequence[Activity]) -> int:
+    return sum(row.samples for row in rows)
 
 
 def _late(

@@ -220,9 +220,13 @@ def looped(one: LiveRank, asleep: float, *own: Activity) -> LiveRank:
     return msgspec.structs.replace(one, samples=samples, asleep=asleep, activities=(*usual, *own))
 
 
-def draws(samples: int, times: int) -> Activity:
+def draws(samples: int, times: int, line: int = 55) -> Activity:
     """So many samples on the way to a picture, in so many turns."""
-    calls = (LOOP, PICTURE, user(70, "figure.savefig(path)", "draw"))
+    calls = (
+        LOOP,
+        user(line, PICTURE.text, "train"),
+        user(line + 15, "figure.savefig(path)", "draw"),
+    )
     return Activity(name="rest", samples=samples, visits=20, calls=calls, times=(1, times, 20))
 
 
@@ -274,6 +278,11 @@ def test_a_live_rank_0_that_is_slow_in_the_model_is_a_straggler(findings: Findin
         look(
             looped(moving(0, SOMETIMES), 0.3, draws(8, 4)),
             looped(moving(1, OFTEN_WAITS), 0.4, draws(1, 1)),
+        ),
+        # Each rank does something of its own, as the stages of a pipeline do.
+        look(
+            looped(moving(0, SOMETIMES), 0.3, draws(8, 4)),
+            looped(moving(1, OFTEN_WAITS), 0.4, draws(6, 4, line=81)),
         ),
     ],
 )
