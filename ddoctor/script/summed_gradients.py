@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Collection
 
 from ddoctor.script.batches import naming_ranks
-from ddoctor.script.names import source
+from ddoctor.script.names import source, variable
 from ddoctor.script.own_averaging import GRADIENTS, REDUCE
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import own_name
-from ddoctor.script.scopes import Call
+from ddoctor.script.scopes import Call, assignments
 from ddoctor.script.stale_optimizers import makes_optimizer
 
+SCALES = (ast.Div, ast.Mult)
 DIVIDES = ("div", "mul")
 """Parts of the names of functions, as ``div_`` and ``torch._foreach_mul_``."""
 SCALE_FREE = ("adam", "lion", "adafactor", "lamb", "muon", "rprop", "adagrad", "rmsprop")
@@ -29,9 +31,17 @@ def summed_gradients(program: Program) -> Call | None:
     for call in program.by_name.get(REDUCE, ()):
         averages = "AVG" in source(call.node) or _divides(call.scope.node)
         if call.node.args and _is_gradient(call.node.args[0]) and not averages:
-            scales = any(_divides(one.node) for one in naming_ranks(program))
-            return None if scales else call
+            return None if _scales_by_ranks(program) else call
     return None
+
+
+def _scales_by_ranks(program: Program) -> bool:
+    """Whether a line may multiply or divide by the number of ranks, also by another variable."""
+    naming = [one.node for one in naming_ranks(program)]
+    named = {name for node in naming for name, _ in assignments(node)}
+    return any(map(_divides, naming)) or any(
+        _divides(one.node, named) for one in program.statements if not hasattr(one.node, "body")
+    )
 
 
 def _is_gradient(tensor: ast.expr) -> bool:
@@ -41,9 +51,11 @@ def _is_gradient(tensor: ast.expr) -> bool:
     return own_name(tensor) in GRADIENTS
 
 
-def _divides(node: ast.AST) -> bool:
+def _divides(node: ast.AST, named: Collection[str] | None = None) -> bool:
+    """Whether it divides or multiplies anything, or one of these variables."""
     return any(
-        (isinstance(one, ast.BinOp | ast.AugAssign) and isinstance(one.op, ast.Div | ast.Mult))
-        or (isinstance(one, ast.Call) and any(word in own_name(one.func) for word in DIVIDES))
+        named is None or any(variable(part) in named for part in ast.walk(one))
         for one in ast.walk(node)
+        if (isinstance(one, ast.BinOp | ast.AugAssign) and isinstance(one.op, SCALES))
+        or (isinstance(one, ast.Call) and any(word in own_name(one.func) for word in DIVIDES))
     )

@@ -51,6 +51,8 @@ def test_added_up(script: Read, average: str) -> None:
         source("pass"),
         source(loss=" / world"),
         source(rate="0.1 / world"),
+        # By another variable.
+        source(loss="; many = world; loss = loss * (1.0 / many)"),
         source(optimizer="torch.optim.AdamW"),
     ],
 )
