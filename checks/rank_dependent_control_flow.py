@@ -81,6 +81,67 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             return
 
 
+def leaves_by_its_batch(script: Script) -> Iterator[Finding]:
+    """A rank leaves the loop over batches, or a step before its backward pass, by its own batch."""
+    if not is_plain(script, *DATA_PARALLEL):
+        return
+    # What is told of a loss that is not finite.
+    known = {one.unless for one in script.of(".backward") if OF_ITS_BATCH.search(one.unless)}
+    for one in script.own_skips:
+        if one.test in known:
+            continue
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"a rank leaves {'the loop over batches' if one.ends else 'a step'} at "
+                f"{shown(one.at)} if `{one.test}`, which it decides by its own batch: the others "
+                "wait for its gradients"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="decide on all ranks alike",
+                    paste=(
+                        f"leaves = torch.as_tensor({one.test}).float()\n"
+                        "torch.distributed.all_reduce(leaves, torch.distributed.ReduceOp.MAX)\n"
+                        "if leaves.item():\n"
+                        f"    {one.at.text.rpartition(':')[2].strip()}"
+                    ),
+                    caution="item() waits for the GPU in each step",
+                ),
+            ),
+        )
+        return
+
+
+def goes_on_alone(script: Script) -> Iterator[Finding]:
+    """A rank that runs out of memory leaves out a backward pass, and goes on."""
+    if not is_plain(script, *DATA_PARALLEL):
+        return
+    for line in script.own_catches[:1]:
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+            because=(
+                f"{shown(line)} lets a rank go on after an error in its step, such as for want of "
+                "memory: if only one rank has it, the others wait for its gradients"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="let the error end the run, and remove its cause, or skip on all ranks",
+                    paste=(
+                        "failed = torch.zeros(1, device=device)  # 1.0 in the handler\n"
+                        "torch.distributed.all_reduce(failed)  # before the backward pass\n"
+                        "if failed.item():\n"
+                        "    continue"
+                    ),
+                    caution="only errors of the forward pass can be skipped so: the backward pass "
+                    "has collectives itself",
+                ),
+            ),
+        )
+
+
 def reductions_differ(steps: Steps) -> Iterator[Finding]:
     """DDP reduces gradients in other numbers of backward passes on other ranks."""
     counts = {one.place.rank: one.synced_backwards for one in steps.ranks}

@@ -23,6 +23,7 @@ from ddoctor.evidence.source_facts import (
     SourceOtherUnit,
     SourceOutside,
     SourceOwnBranch,
+    SourceOwnSkip,
     SourcePartial,
     SourcePrecision,
     SourceRandomSplit,
@@ -72,6 +73,11 @@ class Script(Section, frozen=True, kw_only=True):
     constant_seeds: tuple[SourceSeed, ...] = ()
     over_own_keys: tuple[SourceKeys, ...] = ()
     own_branches: tuple[SourceOwnBranch, ...] = ()
+    own_skips: tuple[SourceOwnSkip, ...] = ()
+    own_catches: tuple[SourceLine, ...] = ()
+    """Where the training goes on after an error that one rank alone may have had."""
+    unscaled_float16: SourceLine | None = None
+    """Where the training computes in float16, in a script that never scales its loss."""
     stale_optimizers: tuple[SourceStale, ...] = ()
     """Where every optimizer of the script comes before every wrapping by FSDP."""
     remade_optimizers: tuple[SourceLine, ...] = ()

@@ -112,6 +112,16 @@ class SourceOwnBranch(Part, frozen=True, kw_only=True):
     """The source of the test."""
 
 
+class SourceOwnSkip(Part, frozen=True, kw_only=True):
+    """Where a rank leaves a training loop, or a step of it, by its own batch."""
+
+    at: SourceLine
+    test: str
+    """The source of the test."""
+    ends: bool = False
+    """Whether it leaves the loop."""
+
+
 class SourcePartial(Part, frozen=True, kw_only=True):
     """An evaluation of one rank's part of the data, and what reports its result."""
 

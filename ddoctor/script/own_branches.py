@@ -1,6 +1,7 @@
-"""Collectives in a branch that each rank takes by the values in its own batch.
+"""Branches that each rank takes by the values in its own batch, and that matter to the others.
 
-Such as ``if mask.any(): dist.all_reduce(area)``: ranks whose batch has no mask leave it out.
+Such as ``if mask.any(): dist.all_reduce(area)``: ranks whose batch has no mask leave it out. Or
+``if loss.item() < 0.1: break``: the others wait for the gradients of a rank that has left the loop.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from ddoctor.script.calls import is_collective
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import own_name
-from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope
+from ddoctor.script.scopes import RANK_TESTS, Block, Call, Scope, Statement
 from ddoctor.script.stopping import agrees
+from ddoctor.script.training_loops import BACKWARD
 from ddoctor.script.values import MOST_STEPS
 
 REDUCES = frozenset(
@@ -23,6 +25,10 @@ REDUCES = frozenset(
     }
 )
 """What makes few numbers of a tensor's values. Its shape is often alike on all ranks."""
+JOINS = ("join", "Join")
+"""The contexts in which ranks may end at different batches."""
+ALONE = frozenset({"Exception", "BaseException", "RuntimeError", "OutOfMemoryError"})
+"""Errors that one rank may raise alone, such as for want of memory."""
 
 
 def own_branches(program: Program) -> Iterator[tuple[Call, ast.expr]]:
@@ -37,6 +43,59 @@ def own_branches(program: Program) -> Iterator[tuple[Call, ast.expr]]:
             if _decides(test, call.scope, data) and not _on_both_sides(block, sites):
                 yield call, test
                 break
+
+
+def own_skips(program: Program) -> Iterator[tuple[Statement, ast.expr]]:
+    """Where a rank leaves a training loop, or a step before its backward pass, with the test."""
+    if any(call.method in JOINS and not call.node.args for call in program.calls):
+        return
+    for statement in program.statements:
+        if not isinstance(statement.node, ast.Break | ast.Continue):
+            continue
+        blocks = [one for one in statement.around if one.kind in ("condition", "loop", *RANK_TESTS)]
+        loops = [at for at, block in enumerate(blocks) if block.kind == "loop"]
+        loop = blocks[loops[-1]].node if loops else None
+        tests = blocks[loops[-1] + 1 :] if loops else []
+        if loop not in program.training or len(tests) != 1 or tests[0].test is None:
+            continue
+        back = [call for call in statement.scope.calls if _is_backward(call, loop)]
+        late = any(call.node.lineno < statement.node.lineno for call in back)
+        if not back or (late and isinstance(statement.node, ast.Continue)):
+            continue
+        data = {call.on for call in back} - {""}
+        data |= _names(_given(loop)) if isinstance(loop, ast.For) else set()
+        if _decides(tests[0].test, statement.scope, data):
+            yield statement, tests[0].test
+
+
+def own_catches(program: Program) -> Iterator[tuple[ast.ExceptHandler, Scope]]:
+    """Handlers in a training loop after which a rank goes on without its backward pass."""
+    for call in program.calls:
+        if call.method != BACKWARD[0]:
+            continue
+        loops = [block.node for block in call.loops if block.node in program.training]
+        for loop in loops[-1:]:
+            for node in ast.walk(loop):
+                if isinstance(node, ast.Try) and _contains(node.body, call.node):
+                    yield from ((one, call.scope) for one in node.handlers if _goes_on(one))
+
+
+def _is_backward(call: Call, loop: ast.AST | None) -> bool:
+    return call.method in BACKWARD and any(block.node is loop for block in call.loops)
+
+
+def _contains(body: Sequence[ast.stmt], node: ast.AST) -> bool:
+    return any(part is node for one in body for part in ast.walk(one))
+
+
+def _goes_on(handler: ast.ExceptHandler) -> bool:
+    """Whether it catches what one rank may raise alone, and lets the loop go on."""
+    names = {own_name(part) for part in ast.walk(handler.type)} if handler.type else ALONE
+    if not names & ALONE:
+        return False
+    parts = [part for one in handler.body for part in ast.walk(one)]
+    leaves = any(isinstance(part, ast.Raise | ast.Return | ast.Break) for part in parts)
+    return any(isinstance(part, ast.Continue) for part in parts) or not leaves
 
 
 def _leads_to_one(call: Call, program: Program) -> bool:
@@ -72,7 +131,7 @@ def _given(loop: ast.For) -> ast.expr:
 
 def _decides(test: ast.expr, scope: Scope, data: set[str]) -> bool:
     """Whether the values in a batch decide a test, through operations on tensors alone."""
-    reached = _reached(test, scope)
+    reached = _reached(test, scope, data)
     names = {name for one in reached for name in _names(one)}
     calls = [part for one in reached for part in ast.walk(one) if isinstance(part, ast.Call)]
     before = (one for one in scope.calls if one.node.lineno < test.lineno)
@@ -81,14 +140,14 @@ def _decides(test: ast.expr, scope: Scope, data: set[str]) -> bool:
     ):
         return False
     reductions = (one for one in calls if own_name(one.func) in REDUCES)
-    return any(data & _names(part) for one in reductions for part in _reached(one, scope))
+    return any(data & _names(part) for one in reductions for part in _reached(one, scope, data))
 
 
-def _reached(node: ast.expr, scope: Scope) -> Sequence[ast.expr]:
-    """An expression, and what the variables in it are assigned from."""
+def _reached(node: ast.expr, scope: Scope, known: set[str]) -> Sequence[ast.expr]:
+    """An expression, and what the variables in it are assigned from, but for the known ones."""
     reached, ahead = [node], [node]
     for _ in range(MOST_STEPS):
-        names = {name for one in ahead for name in _names(one)}
+        names = {name for one in ahead for name in _names(one)} - known
         shown = (value for name in names for value in scope.assigned(name) if value is not None)
         ahead = [value for value in dict.fromkeys(shown) if value not in reached]
         reached += ahead

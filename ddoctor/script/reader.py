@@ -27,6 +27,7 @@ from ddoctor.evidence.source_facts import (
     SourceOtherUnit,
     SourceOutside,
     SourceOwnBranch,
+    SourceOwnSkip,
     SourcePartial,
     SourcePrecision,
     SourceRandomSplit,
@@ -85,7 +86,7 @@ from ddoctor.script.options import changes, held, option_name
 from ddoctor.script.outside_wrapper import outside_wrapper
 from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
-from ddoctor.script.own_branches import own_branches
+from ddoctor.script.own_branches import own_branches, own_catches, own_skips
 from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.own_layers import own_layers
 from ddoctor.script.own_sizes import own_sizes
@@ -98,7 +99,7 @@ from ddoctor.script.rank_names import rank_names
 from ddoctor.script.remade_loaders import remade_loaders
 from ddoctor.script.replaced_layers import replaced_layers
 from ddoctor.script.samplers import plain_samplers
-from ddoctor.script.scaled_gradients import scaled_gradients
+from ddoctor.script.scaled_gradients import scaled_gradients, unscaled_float16
 from ddoctor.script.schedule_units import other_units
 from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import Call, Scope, Statement, Walk
@@ -225,6 +226,12 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             SourceOwnBranch(at=of(call), test=cut(source(test)))
             for call, test in own_branches(program)
         ),
+        own_skips=_first(
+            SourceOwnSkip(at=of(one), test=cut(source(test)), ends=isinstance(one.node, ast.Break))
+            for one, test in own_skips(program)
+        ),
+        own_catches=_first(at(node, scope) for node, scope in own_catches(program)),
+        unscaled_float16=perhaps(unscaled_float16(program)),
         stale_optimizers=_first(
             SourceStale(at=of(made), wrap=of(wrap)) for made, wrap in stale_optimizers(program)
         ),

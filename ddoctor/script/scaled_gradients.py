@@ -12,6 +12,8 @@ from ddoctor.script.scopes import Call
 from ddoctor.script.training_loops import BACKWARD, OTHER_STEPS
 
 SCALERS = ("GradScaler", "ShardedGradScaler")
+AUTOCASTS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
+FLOAT16 = ("torch.float16", "torch.half")
 
 
 def scaled_gradients(program: Program) -> Iterator[tuple[Call, Call]]:
@@ -28,6 +30,31 @@ def scaled_gradients(program: Program) -> Iterator[tuple[Call, Call]]:
         )
     if not any(call.method == "step" and _is_of_scaler(call, program) for call in program.calls):
         yield from ((one, scale) for one in program.calls if _updates(one, program))
+
+
+def unscaled_float16(program: Program) -> Call | None:
+    """The autocast of a training loop to float16, where nothing scales a loss; None: there is none.
+
+    Whatever is called ``scale``, or may hold a scaler, keeps it quiet.
+    """
+    if any("scale" in call.method.lower() and call.method not in SCALERS for call in program.calls):
+        return None
+    autocasts = (call for call in program.calls if call.name in AUTOCASTS)
+    return next((one for one in autocasts if _is_float16(one) and _trains(one, program)), None)
+
+
+def _is_float16(autocast: Call) -> bool:
+    """Whether it surely is for CUDA and float16, its type for CUDA unless another one is given."""
+    given = {word.arg: word.value for word in autocast.node.keywords}
+    first = [*autocast.node.args, *([given["device_type"]] if "device_type" in given else [])][:1]
+    of_cuda = autocast.name == AUTOCASTS[-1] or (
+        bool(first) and isinstance(first[0], ast.Constant) and first[0].value == "cuda"
+    )
+    if not of_cuda or given.keys() - {"device_type", "dtype", "cache_enabled"}:
+        return False
+    if len(autocast.node.args) > (autocast.name != AUTOCASTS[-1]):
+        return False
+    return "dtype" not in given or autocast.scope.names.of(given["dtype"]) in FLOAT16
 
 
 def _scales(program: Program) -> Iterator[Call]:

@@ -11,7 +11,10 @@ from ddoctor import engine
 from ddoctor.evidence.flight_records import FlightRecords
 from ddoctor.evidence.frames import Block
 from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.source_facts import SourceOwnSkip
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding
 from ddoctor.models import Confidence, Severity
@@ -439,3 +442,31 @@ def test_quiet_where_all_ranks_reduce_alike(
     findings: Findings, counts: list[tuple[int, ...]]
 ) -> None:
     assert findings(CAUSE, reducing(*counts)) == ()
+
+
+LEAVES = SourceLine(file="train.py", line=30, text="break")
+DDP_WRAPS = SourceCall(
+    name="torch.nn.parallel.DistributedDataParallel",
+    at=SourceLine(file="train.py", line=9, text="model = DDP(net)"),
+)
+
+
+def leaving(**facts: Any) -> Script:
+    return Script(files=("train.py",), calls=(DDP_WRAPS,), **facts)
+
+
+@pytest.mark.parametrize(("ends", "what"), [(True, "the loop over batches"), (False, "a step")])
+def test_a_rank_that_leaves_by_its_own_batch(findings: Findings, ends: bool, what: str) -> None:
+    skip = SourceOwnSkip(at=LEAVES, test="loss.item() < 0.1", ends=ends)
+    (finding,) = findings(CAUSE, leaving(own_skips=(skip,)))
+    assert finding.severity is Severity.WARNING
+    assert f"leaves {what} at train.py:30 (`break`) if `loss.item() < 0.1`" in finding.because
+
+
+def test_a_rank_that_goes_on_after_its_own_error(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, leaving(own_catches=(LEAVES,)))
+    assert finding.severity is Severity.NOTE
+
+
+def test_quiet_about_ends_of_all_ranks(findings: Findings) -> None:
+    assert findings(CAUSE, leaving()) == ()

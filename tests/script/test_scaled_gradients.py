@@ -53,3 +53,41 @@ def test_applied(script: Read) -> None:
 )
 def test_quiet(script: Read, made: str, step: str) -> None:
     assert script(ddp(set_up=SET_UP + made, step=step)).scaled_gradients == ()
+
+
+def autocast(words: str, back: str = "loss.backward()") -> str:
+    step = f"with {words}:\n    loss = model(batch).sum()\n{back}\noptimizer.step()"
+    adam = "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)\n"
+    return ddp(set_up=SET_UP + adam, step=step)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        'torch.autocast("cuda", dtype=torch.float16)',
+        'torch.autocast(device_type="cuda", dtype=torch.half)',
+        'torch.amp.autocast("cuda")',
+        "torch.cuda.amp.autocast()",
+    ],
+)
+def test_float16_that_nothing_scales(script: Read, words: str) -> None:
+    line = script(autocast(words)).unscaled_float16
+    assert line is not None
+    assert words in line.text
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        autocast('torch.autocast("cuda", dtype=torch.bfloat16)'),
+        autocast('torch.autocast("cuda", torch.bfloat16)'),
+        autocast('torch.autocast("cuda", dtype=precision)'),
+        autocast('torch.autocast("cpu")'),
+        autocast("torch.cuda.amp.autocast(enabled=args.amp)"),
+        autocast("torch.cuda.amp.autocast(dtype=torch.bfloat16)"),
+        autocast('torch.autocast("cuda")', "scaler.scale(loss).backward()"),
+        autocast("torch.no_grad()"),
+    ],
+)
+def test_quiet_about_scaled_or_wider_types(script: Read, source: str) -> None:
+    assert script(source).unscaled_float16 is None

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceImport
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
+from ddoctor.models import Severity
+from tests.conftest import Findings
+
+CAUSE = "gradients-not-scaled"
+AUTOCAST = SourceLine(file="train.py", line=22, text='with torch.autocast("cuda"):')
+WRAPS = SourceCall(
+    name="torch.nn.parallel.DistributedDataParallel",
+    at=SourceLine(file="train.py", line=9, text="model = DDP(net)"),
+)
+UNSCALED = Script(files=("train.py",), calls=(WRAPS,), unscaled_float16=AUTOCAST)
+
+
+def test_from_the_source(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, UNSCALED)
+    assert finding.severity is Severity.WARNING
+    assert 'train.py:22 (`with torch.autocast("cuda"):`) lets' in finding.because
+
+
+def test_quiet(findings: Findings) -> None:
+    assert findings(CAUSE, Script(files=("train.py",), calls=(WRAPS,))) == ()
+
+
+def test_quiet_where_a_framework_may_scale(findings: Findings) -> None:
+    framework = SourceImport(framework="accelerate", at=AUTOCAST)
+    script = Script(
+        files=("train.py",), calls=(WRAPS,), unscaled_float16=AUTOCAST, imports=(framework,)
+    )
+    assert findings(CAUSE, script) == ()
