@@ -2,7 +2,7 @@
 
 gloo is torch's backend for CPUs. It copies each bucket of gradients to the host, adds it up there
 over TCP, and copies it back. NCCL adds it up on the GPUs, over NVLink, PCIe or InfiniBand, while
-the backward pass goes on: often ten times as fast, and without a CPU.
+the backward pass continues: often ten times as fast, and without a CPU.
 
 Symptoms: the GPUs are busy for a part of the step only; CPUs are busy in the backward pass.
 
@@ -45,7 +45,7 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             Fix.python(
                 summary="let NCCL reduce what is on GPUs",
                 paste='torch.distributed.init_process_group("cpu:gloo,cuda:nccl")',
-                caution="each rank needs a GPU of its own",
+                caution="each rank needs a separate GPU",
             ),
         ),
     )

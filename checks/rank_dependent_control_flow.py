@@ -115,7 +115,7 @@ def leaves_by_its_batch(script: Script) -> Iterator[Finding]:
 
 
 def goes_on_alone(script: Script) -> Iterator[Finding]:
-    """A rank that runs out of memory leaves out a backward pass, and goes on."""
+    """A rank that runs out of memory leaves out a backward pass, and continues."""
     if not is_plain(script, *DATA_PARALLEL):
         return
     for line in script.own_catches[:1]:
@@ -123,8 +123,8 @@ def goes_on_alone(script: Script) -> Iterator[Finding]:
             severity=Severity.NOTE,
             confidence=Confidence.POSSIBLE,
             because=(
-                f"{shown(line)} lets a rank go on after an error in its step, such as for want of "
-                "memory: if only one rank has it, the others wait for its gradients"
+                f"{shown(line)} lets a rank continue after an error in its step, such as for lack "
+                "of memory: if only one rank has it, the others wait for its gradients"
             ),
             fixes=(
                 Fix.python(

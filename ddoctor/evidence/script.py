@@ -75,7 +75,7 @@ class Script(Section, frozen=True, kw_only=True):
     own_branches: tuple[SourceOwnBranch, ...] = ()
     own_skips: tuple[SourceOwnSkip, ...] = ()
     own_catches: tuple[SourceLine, ...] = ()
-    """Where the training goes on after an error that one rank alone may have had."""
+    """Where the training continues after an error that one rank alone may have had."""
     unscaled_float16: SourceLine | None = None
     """Where the training computes in float16, in a script that never scales its loss."""
     stale_optimizers: tuple[SourceStale, ...] = ()

@@ -69,7 +69,7 @@ def own_skips(program: Program) -> Iterator[tuple[Statement, ast.expr]]:
 
 
 def own_catches(program: Program) -> Iterator[tuple[ast.ExceptHandler, Scope]]:
-    """Handlers in a training loop after which a rank goes on without its backward pass."""
+    """Handlers in a training loop after which a rank continues without its backward pass."""
     for call in program.calls:
         if call.method != BACKWARD[0]:
             continue
@@ -89,7 +89,7 @@ def _contains(body: Sequence[ast.stmt], node: ast.AST) -> bool:
 
 
 def _goes_on(handler: ast.ExceptHandler) -> bool:
-    """Whether it catches what one rank may raise alone, and lets the loop go on."""
+    """Whether it catches what one rank may raise alone, and lets the loop continue."""
     names = {own_name(part) for part in ast.walk(handler.type)} if handler.type else ALONE
     if not names & ALONE:
         return False
