@@ -18,6 +18,28 @@ from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Severity
 
 
+def weights_of_float16(script: Script) -> Iterator[Finding]:
+    """The model itself is float16, and so is what the optimizer adds to it."""
+    for line in script.half_models[:1] if is_plain(script) else ():
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            title="The weights that the optimizer changes are float16",
+            because=(
+                f"{shown(line)} makes the weights float16, which has 11 bits: what a step adds is "
+                "lost where it is below a two-thousandth of the weight"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="leave the weights float32, and compute in 16 bits by autocast",
+                    paste='with torch.autocast("cuda", dtype=torch.bfloat16):\n'
+                    "    loss = criterion(model(inputs), targets)\n"
+                    "loss.backward()",
+                ),
+            ),
+        )
+
+
 def in_the_source(script: Script) -> Iterator[Finding]:
     line = script.unscaled_float16
     if line is None or not is_plain(script):

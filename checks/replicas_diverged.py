@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from math import isnan
 
 from ddoctor.analysis import endings, exchanged_models
-from ddoctor.analysis.script_source import WRAPPERS, shown
+from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -193,6 +193,31 @@ def without_a_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Fin
             f"{shown(one.at)}"
         ),
         fixes=(_WRAP,),
+    )
+
+
+def never_exchanged(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """All backward passes are in ``no_sync()``, so DDP averages no gradients."""
+    line = script.never_synced
+    if wrapping is not None or line is None or not is_plain(script):
+        return
+    yield Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=(
+            f"each backward pass of the training is in no_sync(), as {shown(line)}: DDP then "
+            "averages no gradients, and each rank trains its own model"
+        ),
+        fixes=(
+            Fix.python(
+                summary="leave the last micro-batch before each step outside of no_sync()",
+                paste=(
+                    "last = (index + 1) % accumulation == 0\n"
+                    "with contextlib.nullcontext() if last else model.no_sync():\n"
+                    "    loss.backward()"
+                ),
+            ),
+        ),
     )
 
 

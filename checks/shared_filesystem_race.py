@@ -189,6 +189,25 @@ def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
             return
 
 
+def read_before_it_is_written(script: Script) -> Iterator[Finding]:
+    """One rank saves a file, and the others read it without waiting for that."""
+    for one in script.read_too_early[:1] if is_plain(script) else ():
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"all ranks read at {shown(one.at)} what one rank saves at {shown(one.save)}, and "
+                "nothing lets them wait for it: they may find no file, an old one, or half of it"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="let all ranks wait until the file is complete",
+                    paste=f"torch.distributed.barrier()\n{one.at.text}",
+                ),
+            ),
+        )
+
+
 def all_ranks_download(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     """All ranks download and unpack a dataset of torchvision, if it is not there yet."""
     for one in script.calls if (plan.ranks or 0) > 1 and script.of(*WRAPPERS) else ():

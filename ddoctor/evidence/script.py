@@ -27,6 +27,7 @@ from ddoctor.evidence.source_facts import (
     SourcePartial,
     SourcePrecision,
     SourceRandomSplit,
+    SourceReadEarly,
     SourceReading,
     SourceRemade,
     SourceReplaced,
@@ -76,6 +77,11 @@ class Script(Section, frozen=True, kw_only=True):
     own_skips: tuple[SourceOwnSkip, ...] = ()
     own_catches: tuple[SourceLine, ...] = ()
     """Where the training continues after an error that one rank alone may have had."""
+    read_too_early: tuple[SourceReadEarly, ...] = ()
+    never_synced: SourceLine | None = None
+    """A backward pass of the training, where each of them is in ``no_sync()``."""
+    half_models: tuple[SourceLine, ...] = ()
+    """Where the weights of a trained model become float16."""
     unscaled_float16: SourceLine | None = None
     """Where the training computes in float16, in a script that never scales its loss."""
     stale_optimizers: tuple[SourceStale, ...] = ()

@@ -161,6 +161,14 @@ class SourceShared(Part, frozen=True, kw_only=True):
     """What then gives the file another name."""
 
 
+class SourceReadEarly(Part, frozen=True, kw_only=True):
+    """A file that one rank saves, and that all ranks read without waiting for it."""
+
+    at: SourceLine
+    """What reads it."""
+    save: SourceLine
+
+
 class SourceStale(Part, frozen=True, kw_only=True):
     """An optimizer that is made of a model before FSDP replaces its parameters."""
 

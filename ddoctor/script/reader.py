@@ -31,6 +31,7 @@ from ddoctor.evidence.source_facts import (
     SourcePartial,
     SourcePrecision,
     SourceRandomSplit,
+    SourceReadEarly,
     SourceReading,
     SourceRemade,
     SourceReplaced,
@@ -69,6 +70,7 @@ from ddoctor.script.exhausting import exhausts
 from ddoctor.script.factors import divided_losses, scaled_twice
 from ddoctor.script.factors import of_one_rank as rates_of_one_rank
 from ddoctor.script.fixed_padding import fixed_padding
+from ddoctor.script.float16 import half_models, unscaled_float16
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.frozen_in_vain import frozen_in_vain
@@ -99,12 +101,12 @@ from ddoctor.script.rank_names import rank_names
 from ddoctor.script.remade_loaders import remade_loaders
 from ddoctor.script.replaced_layers import replaced_layers
 from ddoctor.script.samplers import plain_samplers
-from ddoctor.script.scaled_gradients import scaled_gradients, unscaled_float16
+from ddoctor.script.scaled_gradients import scaled_gradients
 from ddoctor.script.schedule_units import other_units
 from ddoctor.script.schedules import of_one_rank
 from ddoctor.script.scopes import Call, Scope, Statement, Walk
 from ddoctor.script.seeding import constant_seeds
-from ddoctor.script.shared_files import shared_files
+from ddoctor.script.shared_files import read_too_early, shared_files
 from ddoctor.script.source_calls import is_kept, source_call, within
 from ddoctor.script.source_lines import At, ModuleLines, cut
 from ddoctor.script.splits import splits
@@ -114,6 +116,7 @@ from ddoctor.script.step_order import (
     hooks_of_each_step,
     left_in_evaluation,
     made_in_each_step,
+    never_synced,
     never_zeroed,
     zeroed_before_the_step,
 )
@@ -232,6 +235,11 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         own_catches=_first(at(node, scope) for node, scope in own_catches(program)),
         unscaled_float16=perhaps(unscaled_float16(program)),
+        half_models=_first(of(one) for one in half_models(program)),
+        never_synced=perhaps(never_synced(program)),
+        read_too_early=_first(
+            SourceReadEarly(at=of(load), save=of(save)) for save, load in read_too_early(program)
+        ),
         stale_optimizers=_first(
             SourceStale(at=of(made), wrap=of(wrap)) for made, wrap in stale_optimizers(program)
         ),

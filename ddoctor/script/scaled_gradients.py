@@ -12,8 +12,6 @@ from ddoctor.script.scopes import Call
 from ddoctor.script.training_loops import BACKWARD, OTHER_STEPS
 
 SCALERS = ("GradScaler", "ShardedGradScaler")
-AUTOCASTS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
-FLOAT16 = ("torch.float16", "torch.half")
 
 
 def scaled_gradients(program: Program) -> Iterator[tuple[Call, Call]]:
@@ -26,35 +24,10 @@ def scaled_gradients(program: Program) -> Iterator[tuple[Call, Call]]:
         return
     if not any(call.method == "unscale_" for call in program.calls):
         yield from (
-            (one, scale) for one in program.calls if one.method in CLIPS and _trains(one, program)
+            (one, scale) for one in program.calls if one.method in CLIPS and trains(one, program)
         )
     if not any(call.method == "step" and _is_of_scaler(call, program) for call in program.calls):
         yield from ((one, scale) for one in program.calls if _updates(one, program))
-
-
-def unscaled_float16(program: Program) -> Call | None:
-    """The autocast of a training loop to float16, where nothing scales a loss; None: there is none.
-
-    Whatever is called ``scale``, or may hold a scaler, keeps it quiet.
-    """
-    if any("scale" in call.method.lower() and call.method not in SCALERS for call in program.calls):
-        return None
-    autocasts = (call for call in program.calls if call.name in AUTOCASTS)
-    return next((one for one in autocasts if _is_float16(one) and _trains(one, program)), None)
-
-
-def _is_float16(autocast: Call) -> bool:
-    """Whether it surely is for CUDA and float16, its type for CUDA unless another one is given."""
-    given = {word.arg: word.value for word in autocast.node.keywords}
-    first = [*autocast.node.args, *([given["device_type"]] if "device_type" in given else [])][:1]
-    of_cuda = autocast.name == AUTOCASTS[-1] or (
-        bool(first) and isinstance(first[0], ast.Constant) and first[0].value == "cuda"
-    )
-    if not of_cuda or given.keys() - {"device_type", "dtype", "cache_enabled"}:
-        return False
-    if len(autocast.node.args) > (autocast.name != AUTOCASTS[-1]):
-        return False
-    return "dtype" not in given or autocast.scope.names.of(given["dtype"]) in FLOAT16
 
 
 def _scales(program: Program) -> Iterator[Call]:
@@ -65,11 +38,11 @@ def _scales(program: Program) -> Iterator[Call]:
             for node in ast.walk(call.statement)
         )
         scales = call.method == "scale" and passes and _is_of_scaler(call, program)
-        if scales and _trains(call, program):
+        if scales and trains(call, program):
             yield call
 
 
-def _trains(call: Call, program: Program) -> bool:
+def trains(call: Call, program: Program) -> bool:
     return any(block.node in program.training for block in program.around(call))
 
 
@@ -95,7 +68,7 @@ def _is_false(node: ast.expr) -> bool:
 
 def _updates(call: Call, program: Program) -> bool:
     """Whether it is the step of an optimizer of torch."""
-    if call.method != "step" or call.receiver is None or not _trains(call, program):
+    if call.method != "step" or call.receiver is None or not trains(call, program):
         return False
     made = () if OTHER_STEPS & lower(call.on) else program.origins(call.receiver, call.scope)
     return any(one.startswith("torch.optim.") for one in made) and not any(

@@ -6,6 +6,7 @@ import ast
 from collections.abc import Iterator, Sequence
 
 from ddoctor.evidence.source_lines import SAVES
+from ddoctor.script.calls import is_collective
 from ddoctor.script.names import CONFIGS, source, variable
 from ddoctor.script.program import MOST_CALLERS, Program
 from ddoctor.script.ranks import HINTS, lower, own_name
@@ -24,6 +25,8 @@ OWN = frozenset(
     {*HINTS, "device", "host", "hostname", "pid", "uuid", "time", "worker", "id", "tmp"}
 )
 """Words of an option that may differ between ranks or hosts."""
+READS = ("torch.load", "safetensors.torch.load_file", "numpy.load")
+WAITS = frozenset({"wait", "barrier", "sync", "synchronize", "broadcast"})
 MOST_STEPS = 8
 
 
@@ -33,6 +36,28 @@ def shared_files(program: Program) -> Iterator[tuple[Call, Call | None]]:
         path = _path(call)
         if path is not None and is_shared(path, call.scope, program):
             yield call, next(_moves(path, call), None)
+
+
+def read_too_early(program: Program) -> Iterator[tuple[Call, Call]]:
+    """What one rank saves and all ranks read, in the same function, with no collective between."""
+    for save in (call for name in SAVES for call in program.by_name.get(name, ())):
+        path = _path(save)
+        if path is None or not any(block.kind == "one-rank" for block in save.around):
+            continue
+        for call in save.scope.calls:
+            if call.node.lineno <= save.node.lineno:
+                continue
+            if is_collective(call) or program.reached(call) is not None or _waits(call):
+                break
+            read = call.node.args[0] if call.name in READS and call.node.args else None
+            if read is not None and source(read) == source(path) and not call.tests_rank:
+                yield save, call
+                break
+
+
+def _waits(call: Call) -> bool:
+    """Whether it may wait for other ranks, by its name."""
+    return bool(WAITS & lower(call.method))
 
 
 def _path(call: Call) -> ast.expr | None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from ddoctor.script.names import variable
+from ddoctor.script.own_averaging import REDUCE
 from ddoctor.script.partial_metrics import evaluations, may_be_loader
 from ddoctor.script.program import Program
-from ddoctor.script.ranks import lower
+from ddoctor.script.ranks import lower, own_name
 from ddoctor.script.scopes import Block, Call, Scope, assignments
 from ddoctor.script.stale_optimizers import makes_optimizer, trained_names
 from ddoctor.script.training_loops import BACKWARD, OTHER_STEPS
@@ -98,6 +99,33 @@ def never_zeroed(program: Program) -> Call | None:
     return None
 
 
+def never_synced(program: Program) -> Call | None:
+    """A backward pass of the training, where each of them is in ``no_sync()``; None: one is not.
+
+    Nothing where something else may sum the gradients.
+    """
+    passes = [call for call in program.calls if call.method in BACKWARD and _loops(call, program)]
+    if any(call.name == REDUCE for call in program.calls):
+        return None
+    return passes[0] if passes and all(map(_in_no_sync, passes)) else None
+
+
+def _in_no_sync(call: Call) -> bool:
+    """Whether nothing but ``no_sync()`` is around it within its loop, in each of its turns."""
+    at = max((n for n, block in enumerate(call.around) if block.kind == "loop"), default=-1)
+    within = call.around[at + 1 :]
+    contexts = (
+        item.context_expr
+        for block in within
+        if isinstance(block.node, ast.With)
+        for item in block.node.items
+    )
+    always = all(block.kind in ("no-sync", "no-grad") for block in within)
+    return always and any(
+        isinstance(one, ast.Call) and own_name(one.func) == "no_sync" for one in contexts
+    )
+
+
 def left_in_evaluation(program: Program) -> Iterator[Call]:
     """Calls of ``eval()`` in a loop over epochs, or in a training loop, that never ends again.
 
@@ -110,7 +138,7 @@ def left_in_evaluation(program: Program) -> Iterator[Call]:
         return
     for call in program.calls:
         ends = call.method == "eval" and call.on and not call.node.args and _loops(call, program)
-        if ends and _is_trained(call.on, call.scope, program, MOST_STEPS):
+        if ends and is_trained(call.on, call.scope, program, MOST_STEPS):
             yield call
 
 
@@ -125,7 +153,7 @@ def evaluated_in_training_mode(program: Program) -> Iterator[Call]:
         loops = [one for one in evaluations(scope, program) if may_be_loader(one, scope, program)]
         for call in scope.calls if loops else ():
             name, inside = variable(call.node.func), {block.node for block in call.around}
-            if name and inside & {*loops} and _is_trained(name, scope, program, MOST_STEPS):
+            if name and inside & {*loops} and is_trained(name, scope, program, MOST_STEPS):
                 yield call
 
 
@@ -170,7 +198,7 @@ def _unknown(call: Call, program: Program) -> bool:
     )
 
 
-def _is_trained(name: str, scope: Scope, program: Program, steps: int) -> bool:
+def is_trained(name: str, scope: Scope, program: Program, steps: int) -> bool:
     """Whether an optimizer has the parameters of the model, or of what it wraps."""
     name = name.removesuffix(".module")
     for call in filter(makes_optimizer, program.calls):
@@ -179,10 +207,10 @@ def _is_trained(name: str, scope: Scope, program: Program, steps: int) -> bool:
             return True
     given, caller = program.passed(scope).get(name), program.caller(scope)
     if steps and given is not None and caller is not None and variable(given):
-        return _is_trained(variable(given), caller.scope, program, steps - 1)
+        return is_trained(variable(given), caller.scope, program, steps - 1)
     wraps = (one for one in scope.assigned(name) if isinstance(one, ast.Call) and one.args)
     return bool(steps) and any(
-        _is_trained(variable(one.args[0]), scope, program, steps - 1)
+        is_trained(variable(one.args[0]), scope, program, steps - 1)
         for one in wraps
         if variable(one.args[0]) not in ("", name)
     )

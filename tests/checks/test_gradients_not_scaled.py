@@ -31,3 +31,10 @@ def test_quiet_where_a_framework_may_scale(findings: Findings) -> None:
         files=("train.py",), calls=(WRAPS,), unscaled_float16=AUTOCAST, imports=(framework,)
     )
     assert findings(CAUSE, script) == ()
+
+
+def test_weights_of_float16(findings: Findings) -> None:
+    half = SourceLine(file="train.py", line=7, text="net = net.half()")
+    (finding,) = findings(CAUSE, Script(files=("train.py",), calls=(WRAPS,), half_models=(half,)))
+    assert finding.title.startswith("The weights")
+    assert "train.py:7 (`net = net.half()`)" in finding.because

@@ -338,3 +338,16 @@ def test_a_step_of_one_rank(findings: Findings) -> None:
 )
 def test_quiet_about_other_steps(findings: Findings, script: Script) -> None:
     assert findings(CAUSE, script) == ()
+
+
+WRAPS = SourceCall(
+    name="torch.nn.parallel.DistributedDataParallel",
+    at=SourceLine(file="train.py", line=9, text="model = DDP(net)"),
+)
+BACK = SourceLine(file="train.py", line=37, text="loss.backward()")
+
+
+def test_passes_that_never_exchange_gradients(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, Script(files=("train.py",), calls=(WRAPS,), never_synced=BACK))
+    assert "as train.py:37 (`loss.backward()`)" in finding.because
+    assert findings(CAUSE, Script(files=("train.py",), calls=(WRAPS,))) == ()

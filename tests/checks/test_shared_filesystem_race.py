@@ -6,7 +6,10 @@ import pytest
 
 from ddoctor import engine
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.source_facts import SourceReadEarly
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Severity
 from tests.conftest import Findings
@@ -83,3 +86,20 @@ def test_a_log_knows_those_alone_who_are_gone(findings: Findings) -> None:
 )
 def test_is_quiet(findings: Findings, section: TrainingRun) -> None:
     assert findings(CAUSE, section) == ()
+
+
+SAVED = SourceLine(file="train.py", line=26, text='torch.save(net.state_dict(), "init.pt")')
+READ = SourceLine(file="train.py", line=27, text='net.load_state_dict(torch.load("init.pt"))')
+DDP_WRAPS = SourceCall(
+    name="torch.nn.parallel.DistributedDataParallel",
+    at=SourceLine(file="train.py", line=29, text="model = DDP(net)"),
+)
+
+
+def test_a_file_that_is_read_before_it_is_complete(findings: Findings) -> None:
+    early = SourceReadEarly(at=READ, save=SAVED)
+    script = Script(files=("train.py",), calls=(DDP_WRAPS,), read_too_early=(early,))
+    (finding,) = findings(CAUSE, script)
+    assert finding.severity is Severity.WARNING
+    assert "all ranks read at train.py:27" in finding.because
+    assert findings(CAUSE, Script(files=("train.py",), calls=(DDP_WRAPS,))) == ()

@@ -216,3 +216,28 @@ def test_an_evaluation_in_training_mode(script: Read) -> None:
 )
 def test_quiet_about_an_evaluation(script: Read, source: str) -> None:
     assert script(source).evaluated_in_training_mode == ()
+
+
+NO_SYNC = "with model.no_sync():\n    loss = model(batch).sum()\n    loss.backward()\n"
+
+
+def test_gradients_that_no_rank_ever_gets(script: Read) -> None:
+    line = script(ddp(set_up=WITH_ADAM, step=ZERO + NO_SYNC + STEP)).never_synced
+    assert line is not None
+    assert line.text == "loss.backward()"
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        USUAL,
+        NO_SYNC + USUAL,
+        ZERO
+        + NO_SYNC.replace("model.no_sync()", "nullcontext() if last else model.no_sync()")
+        + STEP,
+        "if number % 4:\n" + indent(NO_SYNC, "    ") + "else:\n" + indent(PASSES, "    ") + STEP,
+        ZERO + NO_SYNC + "for p in model.parameters():\n    dist.all_reduce(p.grad)\n" + STEP,
+    ],
+)
+def test_quiet_about_gradients_that_they_get(script: Read, step: str) -> None:
+    assert script(ddp(set_up=WITH_ADAM, step=step)).never_synced is None
