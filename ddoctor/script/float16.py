@@ -14,6 +14,8 @@ from ddoctor.script.step_order import MOST_STEPS, is_trained
 
 AUTOCASTS = ("torch.autocast", "torch.amp.autocast", "torch.cuda.amp.autocast")
 WRAPPERS = ("torch.nn.parallel.DistributedDataParallel", FSDP1, FSDP2)
+KEEPS = ("fp16", "scale", "master", "amp.initialize")
+"""Words of calls that may keep the weights in float32, or scale the loss."""
 FLOAT16 = ("torch.float16", "torch.half")
 
 
@@ -43,7 +45,10 @@ def _is_float16(autocast: Call) -> bool:
 
 
 def half_models(program: Program) -> Iterator[Call]:
-    """What turns the weights of a trained model to float16."""
+    """What turns the weights of a trained model to float16; none, where others may be kept."""
+    named = " ".join(call.name or call.method for call in program.calls).lower()
+    if any(word in named for word in KEEPS):
+        return
     for call in program.calls:
         given = [*call.node.args, *(word.value for word in call.node.keywords)]
         to_half = call.method == "to" and any(call.scope.names.of(one) in FLOAT16 for one in given)
