@@ -13,6 +13,8 @@ from ddoctor.script.scopes import Call, Scope, Statement
 
 TO_THE_MOST = "max_length"
 """Of ``padding=`` of a tokenizer: to its own or the model's greatest length."""
+OF_PROMPTS = "diffusers"
+"""Its models take prompts of one length."""
 FILLS = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full"})
 ITEM = "__getitem__"
 BATCH = 1
@@ -21,14 +23,8 @@ BATCH = 1
 
 def fixed_padding(program: Program) -> Iterator[Call | Statement]:
     """The calls and assignments that pad, in what makes samples or batches."""
-    for call in program.calls:
-        if any(
-            word.arg == "padding"
-            and isinstance(word.value, ast.Constant)
-            and word.value.value == TO_THE_MOST
-            for word in call.node.keywords
-        ):
-            yield call
+    if not any(OF_PROMPTS in scope.module.nodes.packages for scope in program.scopes):
+        yield from filter(_pads_to_the_most, program.calls)
     collating = _collating(program)
     makes = {one for one in program.scopes if _makes_batches(one, collating)}
     for call in program.calls:
@@ -37,6 +33,16 @@ def fixed_padding(program: Program) -> Iterator[Call | Statement]:
     for statement in program.statements:
         if statement.scope in makes and (_adds(statement) or _fills(statement, program)):
             yield statement
+
+
+def _pads_to_the_most(call: Call) -> bool:
+    """Whether a tokenizer pads so, but to what its model was made for, or on some devices only."""
+    given = {word.arg: word.value for word in call.node.keywords}
+    padding, length = given.get("padding"), given.get("max_length")
+    of_model = isinstance(length, ast.Attribute) and length.attr == "model_max_length"
+    some = any(block.kind == "condition" for block in call.around)
+    to_most = isinstance(padding, ast.Constant) and padding.value == TO_THE_MOST
+    return to_most and not (of_model or some)
 
 
 def _collating(program: Program) -> frozenset[str]:

@@ -83,6 +83,9 @@ def test_padded_to_a_fixed_length(script: Read, source: str) -> None:
         "rows = tokenizer(texts, padding=True, max_length=512, truncation=True)",
         "rows = tokenizer(texts, padding='longest', pad_to_multiple_of=8)",
         "rows = tokenizer(texts, padding='max_length' if args.tpu else True)",
+        "ids = tokenizer(text, padding='max_length', max_length=tokenizer.model_max_length)",
+        "if on_tpu:\n    rows = tokenizer.pad(rows, padding='max_length', max_length=128)",
+        "import diffusers\nids = tokenizer(prompt, padding='max_length', max_length=77)",
         collate("return torch.stack([F.pad(one, (0, longest - len(one))) for one in samples])"),
         collate("return torch.tensor([one + [0] * (longest - len(one)) for one in samples])"),
         collate(
