@@ -208,8 +208,11 @@ def test_a_barrier_uses_the_current_gpu(review: Review) -> None:
         ('"nccl"', '"nccl", device_id=torch.device("cuda", local_rank)'),
         ("dist.barrier()", "dist.barrier(device_ids=[local_rank])"),
         ("dist.barrier()", ""),
-        ('"nccl"', '"gloo"'),
     ],
 )
 def test_quiet_where_the_current_gpu_is_set_or_unused(review: Review, old: str, new: str) -> None:
     assert review(ddp(set_up=OWN.replace(old, new))) == {}
+
+
+def test_a_barrier_of_gloo_uses_no_gpu(review: Review) -> None:
+    assert review(ddp(set_up=OWN.replace('"nccl"', '"gloo"'))).keys() == {"gloo-for-gpus"}

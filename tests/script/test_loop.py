@@ -100,7 +100,10 @@ def test_gradients_are_reduced_in_every_micro_step(review: Review, style: type[s
     "step",
     [
         STEP,
-        ACCUMULATES.replace("loss.backward()", "with model.no_sync():\n    loss.backward()"),
+        ACCUMULATES.replace(
+            "loss.backward()",
+            "with nullcontext() if last else model.no_sync():\n    loss.backward()",
+        ),
         f"model.require_backward_grad_sync = last\n{ACCUMULATES}",
         # The generator, in one step of four.
         "loss_d.backward()\nopt_d.step()\n"

@@ -15,7 +15,7 @@ def wrapped(options: str, module: str = "") -> str:
 MATMUL = "torch.backends.cuda.matmul.allow_tf32 = False\n"
 CUDNN = "torch.backends.cudnn.allow_tf32 = False\n"
 OFF = "torch.backends.cudnn.enabled = {}\n"
-MIXED = STEP.replace("loss =", "with torch.autocast('cuda'):\n    loss =")
+MIXED = STEP.replace("loss =", "with torch.autocast('cuda', dtype=torch.bfloat16):\n    loss =")
 BOTH = "find_unused_parameters=True, static_graph=True"
 TWINS = {
     "a search beside a static graph, by accelerate": (

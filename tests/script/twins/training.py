@@ -250,7 +250,9 @@ def update(model, optimizer, group):
 GROUPED = ddp(head=IN_GROUPS, step="").replace(
     "for batch in loader:\n", "for group in groups(loader, 8):\n        update(model, opt, group)\n"
 )
-HELD_BACK = IN_GROUPS.replace("    loss.backward()", "    with model.no_sync(): loss.backward()")
+HELD_BACK = IN_GROUPS.replace(
+    "    loss.backward()", "    with nullcontext() if last else model.no_sync(): loss.backward()"
+)
 BY_COUNT = """\
 loss = model(batch).sum() / args.accum_steps
 loss.backward()
@@ -461,7 +463,10 @@ TWINS = {
         ddp(before="micro = 0", step=BY_COUNT.replace("micro == args.accum_steps", "good")),
         ddp(
             before="micro = 0",
-            step=BY_COUNT.replace("loss.backward()", "with model.no_sync(): loss.backward()"),
+            step=BY_COUNT.replace(
+                "loss.backward()",
+                "with model.no_sync() if micro < 3 else nullcontext(): loss.backward()",
+            ),
         ),
     ),
     "re-entrant checkpoints of a frozen model": (
