@@ -160,6 +160,9 @@ def _recording(
         (folder / recorded.CRASH).write_text(str(folder / "stack"))
         (tmp_path / "train.py").write_text(dedent(source))
         ran = start(folder, words or ("train.py",), environment or {})
+        if ran["exit_code"] < 0:
+            # A signal ended it: tests show what it wrote, and so the stack.
+            ran["stderr"] += (folder / "stack").read_text()
         ending = folder / recorded.ENDING
         return Recorded(
             **ran,
