@@ -221,9 +221,9 @@ def never_exchanged(script: Script, wrapping: Wrapping | None) -> Iterator[Findi
     )
 
 
-def steps_of_one_rank(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+def steps_of_one_rank(script: Script) -> Iterator[Finding]:
     """An optimizer that only one rank lets step, and no line sends its weights to the others."""
-    if wrapping is not None or script.unseen or script.of(*BROADCASTS):
+    if script.unseen or script.of(*BROADCASTS):
         return
     for one in script.of(".step"):
         of_optimizer = any(OPTIMIZER.match(name) for name in one.made_by)
@@ -238,7 +238,7 @@ def steps_of_one_rank(script: Script, wrapping: Wrapping | None) -> Iterator[Fin
                 fixes=(
                     Fix.python(
                         summary="let each rank make the step, outside of the test of the rank",
-                        paste=one.at.text,
+                        paste=f"{one.on or 'optimizer'}.step()  # on all ranks",
                     ),
                 ),
             )

@@ -136,9 +136,10 @@ def _outcome(run: Run, record: Record) -> Outcome:
 
 def _ending(run: Run, record: Record) -> RankEnding:
     ending = replace(record.ending, outcome=_outcome(run, record))
-    # Under Join, a rank without inputs follows the others until these stop, as asked.
-    joins = any(frame.file.endswith(JOIN) for frame in ending.stack)
-    if joins and ending.echoes and any(_outcome(run, one) == "stopped" for one in run.records):
+    # It does not step itself, such as a rank without inputs under Join, or one whose optimizer
+    # never steps: then it loses the connection to those that stop, as asked.
+    still = not ending.steps or any(frame.file.endswith(JOIN) for frame in ending.stack)
+    if still and ending.echoes and any(_outcome(run, one) == "stopped" for one in run.records):
         return replace(ending, outcome="stopped")
     state = run.hang_states.get(record.rank)
     if state is None or state.over or ending.outcome != "hung":

@@ -53,3 +53,13 @@ def test_it_is_named_first(training: MakeTraining, cause: str) -> None:
 def test_a_run_that_learns(training: MakeTraining) -> None:
     trained = training(SCRIPT, "none").recorded("--no-prove")
     assert not {*CAUSES} & {one["cause"] for one in trained.told["findings"]}
+
+
+def test_a_rank_that_never_steps_ends_with_the_others(training: MakeTraining) -> None:
+    """It loses the connection to the one that stops, as asked: that is no failure."""
+    script = SCRIPT.replace(
+        "        optimizer.step()", "        if rank == 0:\n                optimizer.step()"
+    )
+    script = script.replace("    step = 0\n", "    step, rank = 0, dist.get_rank()\n")
+    trained = training(script, "none").recorded("--no-prove", "--steps=30")
+    assert [one["cause"] for one in trained.told["findings"]] == ["replicas-diverged"]
