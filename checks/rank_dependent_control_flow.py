@@ -81,9 +81,11 @@ def in_the_source(script: Script) -> Iterator[Finding]:
             return
 
 
-def leaves_by_its_batch(script: Script) -> Iterator[Finding]:
+def leaves_by_its_batch(script: Script, run: TrainingRun | None) -> Iterator[Finding]:
     """A rank leaves the loop over batches, or a step before its backward pass, by its own batch."""
-    if not is_plain(script, *DATA_PARALLEL):
+    # Where the run hangs, it shows what the ranks wait for.
+    hangs = run is not None and any(one.outcome == "hung" for one in run.ranks)
+    if hangs or not is_plain(script, *DATA_PARALLEL):
         return
     # What is told of a loss that is not finite.
     known = {one.unless for one in script.of(".backward") if OF_ITS_BATCH.search(one.unless)}

@@ -64,8 +64,14 @@ def own_skips(program: Program) -> Iterator[tuple[Statement, ast.expr]]:
             continue
         data = {call.on for call in back} - {""}
         data |= _names(_given(loop)) if isinstance(loop, ast.For) else set()
-        if _decides(tests[0].test, statement.scope, data):
+        # An option that must hold as well may be off.
+        parts = _all_of(tests[0].test)
+        if all(_decides(one, statement.scope, data) for one in parts):
             yield statement, tests[0].test
+
+
+def _all_of(test: ast.expr) -> Sequence[ast.expr]:
+    return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 
 
 def own_catches(program: Program) -> Iterator[tuple[ast.ExceptHandler, Scope]]:

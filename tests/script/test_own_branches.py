@@ -40,6 +40,7 @@ def test_a_rank_leaves_by_its_batch(script: Read, step: str, ends: bool) -> None
         FORWARD + BACK + "dist.all_reduce(loss)\nif loss.item() < 0.1:\n    break",
         FORWARD + BACK + "if rank == 0 and loss.item() < 0.1:\n    print(loss)",
         f"with model.join():\n    pass\n{FORWARD}{BACK}if loss.item() < 0.1:\n    break",
+        FORWARD + BACK + "if args.early and loss.item() < 0.1:\n    break",
         f"for part in batch:\n    if part.any():\n        break\n{FORWARD}{BACK}",
     ],
 )
