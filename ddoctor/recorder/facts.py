@@ -61,16 +61,34 @@ def wrappers(
     inspection: Inspection,
     checksums: Mapping[int, Checksum],
     untrained: Untrained,
+    logged: Mapping[int, Mapping[str, Any]],
 ) -> Iterator[Wrapper]:
-    """Each outermost model; ``checksums``: as of the function."""
+    """Each outermost model; ``checksums`` and ``logged``: as of these functions."""
     for root in list(outermost.roots.values()):
         inner = [one for one in root.modules() if isinstance(one, DistributedDataParallel)]
         model = inner[0] if inner else root
         sums = checksums.get(id(root), Checksum())
-        found = _wrapper(model, inspection, outermost.updated(), inspection.number(model), sums)
+        log = logged.get(id(model), {})
+        found = _wrapper(
+            model, inspection, outermost.updated(), inspection.number(model), sums, log
+        )
         yield replace(
             found, bypassed=outermost.bypasses(root), untrained=untrained.names.get(id(root), ())
         )
+
+
+def logged(outermost: Outermost) -> Mapping[int, Mapping[str, Any]]:
+    """What DDP logs of each of its models, by its identity.
+
+    Only between the main thread's backward passes: DDP keeps its lock while it waits in one for the
+    gradients of other ranks, and for as long as that hangs.
+    """
+    return {
+        id(one): one._get_ddp_logging_data()  # type: ignore[no-untyped-call]
+        for root in list(outermost.roots.values())
+        for one in root.modules()
+        if isinstance(one, DistributedDataParallel)
+    }
 
 
 def plain_models(outermost: Outermost) -> list[nn.Module]:
@@ -90,6 +108,7 @@ def _wrapper(
     updated: Set[int],
     number: int | None,
     checksum: Checksum,
+    logged: Mapping[str, Any],
 ) -> Wrapper:
     parameters = list(model.parameters())
     buffers = dict(model.named_buffers())
@@ -101,7 +120,6 @@ def _wrapper(
     none: tuple[str, ...] = ()
     of_ddp = number if ddp is not None else None
     never, sometimes = (none, none) if of_ddp is None else inspection.unused(of_ddp, updated)
-    logged = ddp._get_ddp_logging_data() if ddp is not None else {}
     sizes = logged.get("rebuilt_bucket_sizes") or logged.get("bucket_sizes") or ""
     inner = getattr(bare, "_orig_mod", bare)
     block, blocks = _blocks(modules) if kind.startswith("fsdp") else ("", None)

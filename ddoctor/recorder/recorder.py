@@ -111,6 +111,8 @@ class Recorder:
         self._hooks: Counter[CodeType] | None = None
         self._checksums: Mapping[int, facts.Checksum] = {}
         self._sum_at = FIRST_SUMMED
+        self._logged: Mapping[int, Mapping[str, Any]] = {}
+        self._log_at = 1
         self._writing = Lock()
 
     def install(self) -> None:
@@ -128,7 +130,7 @@ class Recorder:
         self._stepping.at_step += self._settle, self._inspection.step, self._sum_up
         self._stepping.at_step += self._optimizer_gradients.look, self._untrained.look
         self._stepping.at_step += self._repeats.look, self._remade.look, self._rates.look
-        self._stepping.at_step.append(self._overwritten.look)
+        self._stepping.at_step += self._overwritten.look, self._log
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
         self._sampler.start()
@@ -191,7 +193,15 @@ class Recorder:
             self._sum_at *= SUMMED_AGAIN
         return self._sum_at
 
+    def _log(self, number: int) -> int:
+        """What DDP logs, often at first: in a run that hangs, nothing may ask it."""
+        if number >= self._log_at:
+            self._logged = facts.logged(self._outermost)
+            self._log_at = 2 * number
+        return self._log_at
+
     def _at_stop(self) -> None:
+        self._logged = facts.logged(self._outermost)
         self._checksums = facts.checksums(self._outermost) or {}
         self._inspection.end()
         gc.collect()
@@ -235,6 +245,7 @@ class Recorder:
     def end(self) -> None:
         """End the recording, and write all of it."""
         self._sampler.stop()
+        self._logged = facts.logged(self._outermost)
         self.write()
         if self._timeline.head[LEAVING]:
             self._loaders.end_workers()
@@ -249,7 +260,11 @@ class Recorder:
                 Facts(
                     wrappers=tuple(
                         facts.wrappers(
-                            self._outermost, self._inspection, self._checksums, self._untrained
+                            self._outermost,
+                            self._inspection,
+                            self._checksums,
+                            self._untrained,
+                            self._logged,
                         )
                     ),
                     loaders=tuple(loader_facts.loading(list(self._loaders.begun))),
