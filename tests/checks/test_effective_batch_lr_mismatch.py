@@ -4,10 +4,11 @@ import pytest
 from msgspec.structs import replace
 
 from ddoctor.evidence.script import Script
-from ddoctor.evidence.source_lines import SourceCall, SourceLine
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.launched import launch
+from tests.source_calls import WRAPS
 
 CAUSE = "effective-batch-lr-mismatch"
 TOLD = {
@@ -56,10 +57,6 @@ def test_quiet_without_a_number(findings: Findings, name: str) -> None:
 
 SUMS = SourceLine(file="train.py", line=18, text="dist.all_reduce(p.grad)")
 SUMMED = Script(files=("train.py",), summed_gradients=SUMS)
-WRAPS = SourceCall(
-    name="torch.nn.parallel.DistributedDataParallel",
-    at=SourceLine(file="train.py", line=9, text="model = DDP(net)"),
-)
 
 
 def test_gradients_that_the_script_adds_up(findings: Findings) -> None:

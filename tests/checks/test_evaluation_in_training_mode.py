@@ -4,17 +4,13 @@ import pytest
 
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_facts import SourceImport
-from ddoctor.evidence.source_lines import SourceCall, SourceLine
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.source_calls import WRAPS
 
 CAUSE = "evaluation-in-training-mode"
 PASS = SourceLine(file="train.py", line=22, text="right += (model(x).argmax(1) == y).sum()")
-
-WRAPS = SourceCall(
-    name="torch.nn.parallel.DistributedDataParallel",
-    at=SourceLine(file="train.py", line=9, text="model = DDP(net)"),
-)
 
 
 def script(*frameworks: str) -> Script:

@@ -2,16 +2,14 @@ from __future__ import annotations
 
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_facts import SourceImport
-from ddoctor.evidence.source_lines import SourceCall, SourceLine
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.source_calls import WRAPS
 
 CAUSE = "gradients-not-scaled"
 AUTOCAST = SourceLine(file="train.py", line=22, text='with torch.autocast("cuda"):')
-WRAPS = SourceCall(
-    name="torch.nn.parallel.DistributedDataParallel",
-    at=SourceLine(file="train.py", line=9, text="model = DDP(net)"),
-)
+
 UNSCALED = Script(files=("train.py",), calls=(WRAPS,), unscaled_float16=AUTOCAST)
 
 

@@ -14,7 +14,7 @@ from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.source_facts import SourceOwnSkip
-from ddoctor.evidence.source_lines import SourceCall, SourceLine
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding
 from ddoctor.models import Confidence, Severity
@@ -22,6 +22,7 @@ from ddoctor.script.reader import read
 from tests.conftest import Findings
 from tests.flight_records import call, recorded, records, unseen
 from tests.live_look import block, in_collective, in_reduction, look, moving, standing
+from tests.source_calls import WRAPS
 from tests.training_run import ALL_REDUCE, ENGINE, echoing, ending, raised, run, user
 from tests.training_steps import USUAL, steps
 
@@ -445,14 +446,10 @@ def test_quiet_where_all_ranks_reduce_alike(
 
 
 LEAVES = SourceLine(file="train.py", line=30, text="break")
-DDP_WRAPS = SourceCall(
-    name="torch.nn.parallel.DistributedDataParallel",
-    at=SourceLine(file="train.py", line=9, text="model = DDP(net)"),
-)
 
 
 def leaving(**facts: Any) -> Script:
-    return Script(files=("train.py",), calls=(DDP_WRAPS,), **facts)
+    return Script(files=("train.py",), calls=(WRAPS,), **facts)
 
 
 @pytest.mark.parametrize(("ends", "what"), [(True, "the loop over batches"), (False, "a step")])

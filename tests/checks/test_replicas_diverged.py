@@ -14,6 +14,7 @@ from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import BufferSum, Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.source_calls import WRAPS
 from tests.training_run import ending, raised, run
 
 CAUSE = "replicas-diverged"
@@ -340,10 +341,6 @@ def test_quiet_about_other_steps(findings: Findings, script: Script) -> None:
     assert findings(CAUSE, script) == ()
 
 
-WRAPS = SourceCall(
-    name="torch.nn.parallel.DistributedDataParallel",
-    at=SourceLine(file="train.py", line=9, text="model = DDP(net)"),
-)
 BACK = SourceLine(file="train.py", line=37, text="loss.backward()")
 
 

@@ -9,10 +9,11 @@ from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.source_facts import SourceReadEarly
-from ddoctor.evidence.source_lines import SourceCall, SourceLine
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.source_calls import WRAPS
 from tests.training_run import echoing, ending, library, raised, run, user
 
 CAUSE = "shared-filesystem-race"
@@ -90,16 +91,12 @@ def test_is_quiet(findings: Findings, section: TrainingRun) -> None:
 
 SAVED = SourceLine(file="train.py", line=26, text='torch.save(net.state_dict(), "init.pt")')
 READ = SourceLine(file="train.py", line=27, text='net.load_state_dict(torch.load("init.pt"))')
-DDP_WRAPS = SourceCall(
-    name="torch.nn.parallel.DistributedDataParallel",
-    at=SourceLine(file="train.py", line=29, text="model = DDP(net)"),
-)
 
 
 def test_a_file_that_is_read_before_it_is_complete(findings: Findings) -> None:
     early = SourceReadEarly(at=READ, save=SAVED)
-    script = Script(files=("train.py",), calls=(DDP_WRAPS,), read_too_early=(early,))
+    script = Script(files=("train.py",), calls=(WRAPS,), read_too_early=(early,))
     (finding,) = findings(CAUSE, script)
     assert finding.severity is Severity.WARNING
     assert "all ranks read at train.py:27" in finding.because
-    assert findings(CAUSE, Script(files=("train.py",), calls=(DDP_WRAPS,))) == ()
+    assert findings(CAUSE, Script(files=("train.py",), calls=(WRAPS,))) == ()

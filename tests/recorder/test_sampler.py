@@ -106,3 +106,35 @@ def test_collections_get_the_samples_that_they_prevent(record: Record) -> None:
     assert {known.places[place].inner for place in asked} == {COLLECT}
     assert {known.places[place].calls[0].text for place in asked} == {"release()"}
     assert len(asked) >= 10
+
+
+WAITS_FOR_GRADIENTS = """
+import threading
+import torch
+import torch.distributed as dist
+from torch import nn
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+model = nn.parallel.DistributedDataParallel(nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+seconds = 0.0
+
+def later(state, bucket):
+    future = torch.futures.Future()
+    threading.Timer(seconds, lambda: future.set_result(bucket.buffer())).start()
+    return future
+
+model.register_comm_hook(None, later)
+for step in range(20):
+    seconds = 8.0 if step == 10 else 0.0
+    model(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_it_samples_while_ddp_waits_for_gradients(record: Record) -> None:
+    """It also writes meanwhile, and DDP keeps a lock for as long as it waits."""
+    found = record(WAITS_FOR_GRADIENTS)
+    assert found.exit_code == 0, found.stderr
+    # Twenty a second; those before the first write are 40.
+    assert len(found.known.samples) > 80, found.known.samples
+    assert found.known.wrappers[0].comm_hook
