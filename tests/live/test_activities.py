@@ -375,9 +375,11 @@ class Model(nn.Module):
 torch.set_num_threads(1)
 model = Model()
 torch.autograd.set_detect_anomaly({anomaly}, check_nan=False)
+def within(calls):  # a traceback takes as long as there are calls to write
+    return within(calls - 1) if calls else model(torch.ones(8, 4))
 print("ready", flush=True)
 while True:
-    model(torch.ones(8, 4)).sum().backward()
+    within(40).sum().backward()
 """
 
 
