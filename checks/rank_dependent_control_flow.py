@@ -13,18 +13,17 @@ To fix it, decide on all ranks alike: all-reduce the condition first.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from statistics import median_low
 
 from ddoctor.analysis import collective_mismatch, endings, log_events
-from ddoctor.analysis.branch_fixes import TEST, let_all_decide
+from ddoctor.analysis.branch_fixes import TEST, leave_together, let_all_decide
 from ddoctor.analysis.collective_mismatch import ALIKE, have_passed, held, left_behind, mismatch
 from ddoctor.analysis.flight_records import RECORDER, by_nccl, difference_in, differing
 from ddoctor.analysis.hung_run import seen_live
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.script_source import LOADER, evaluates, is_plain, shown
+from ddoctor.analysis.own_decisions import other_decisions, skipped_steps
 from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
@@ -35,113 +34,15 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
 
-# What a rank knows of its own batch alone.
-OF_ITS_BATCH = re.compile(r"is_?finite|is_?nan|is_?inf\b", re.IGNORECASE)
 FEWEST = 3
 """Steps that show a difference of each."""
-DATA_PARALLEL = frozenset({"accelerate", "DeepSpeed"})
 
 
-def in_the_source(script: Script) -> Iterator[Finding]:
-    """A rank whose own loss is not finite leaves the step before its backward pass."""
-    if not is_plain(script, *DATA_PARALLEL):
-        return
-    agreed = [
-        one for one in script.calls if one.collective is not None and "training" in one.within
-    ]
-    for one in script.of(".backward"):
-        skips = OF_ITS_BATCH.search(one.unless)
-        before = [
-            other
-            for other in agreed
-            if other.at.file == one.at.file and other.at.line < one.at.line
-        ]
-        if skips and "training" in one.within and not before:
-            yield Finding(
-                severity=Severity.WARNING,
-                confidence=Confidence.LIKELY,
-                because=(
-                    f"a rank leaves the step before {shown(one.at)} if `{one.unless}`, which it "
-                    "decides by its own batch: the others wait for its gradients"
-                ),
-                fixes=(
-                    Fix.python(
-                        summary="decide on all ranks alike",
-                        paste=(
-                            "bad = (~torch.isfinite(loss.detach())).float()\n"
-                            "torch.distributed.all_reduce(bad, torch.distributed.ReduceOp.MAX)\n"
-                            "if bad.item():\n"
-                            "    continue"
-                        ),
-                        caution="item() waits for the GPU in each step; a GradScaler skips such "
-                        "steps without it",
-                    ),
-                ),
-            )
-            return
-
-
-def leaves_by_its_batch(script: Script, run: TrainingRun | None) -> Iterator[Finding]:
-    """A rank leaves the loop over batches, or a step before its backward pass, by its own batch."""
+def in_the_source(script: Script, run: TrainingRun | None) -> Iterator[Finding]:
     # Where the run hangs, it shows what the ranks wait for.
-    hangs = run is not None and any(one.outcome == "hung" for one in run.ranks)
-    if hangs or not is_plain(script, *DATA_PARALLEL):
-        return
-    # What is told of a loss that is not finite.
-    known = {one.unless for one in script.of(".backward") if OF_ITS_BATCH.search(one.unless)}
-    for one in script.own_skips:
-        if one.test in known:
-            continue
-        yield Finding(
-            severity=Severity.WARNING,
-            confidence=Confidence.LIKELY,
-            because=(
-                f"a rank leaves {'the loop over batches' if one.ends else 'a step'} at "
-                f"{shown(one.at)} if `{one.test}`, which it decides by its own batch: the others "
-                "wait for its gradients"
-            ),
-            fixes=(
-                Fix.python(
-                    summary="decide on all ranks alike",
-                    paste=(
-                        f"leaves = torch.as_tensor({one.test}).float()\n"
-                        "torch.distributed.all_reduce(leaves, torch.distributed.ReduceOp.MAX)\n"
-                        "if leaves.item():\n"
-                        f"    {one.at.text.rpartition(':')[2].strip()}"
-                    ),
-                    caution="item() waits for the GPU in each step",
-                ),
-            ),
-        )
-        return
-
-
-def goes_on_alone(script: Script) -> Iterator[Finding]:
-    """A rank that runs out of memory leaves out a backward pass, and continues."""
-    if not is_plain(script, *DATA_PARALLEL):
-        return
-    for line in script.own_catches[:1]:
-        yield Finding(
-            severity=Severity.NOTE,
-            confidence=Confidence.POSSIBLE,
-            because=(
-                f"{shown(line)} lets a rank continue after an error in its step, such as for lack "
-                "of memory: if only one rank has it, the others wait for its gradients"
-            ),
-            fixes=(
-                Fix.python(
-                    summary="let the error end the run, and remove its cause, or skip on all ranks",
-                    paste=(
-                        "failed = torch.zeros(1, device=device)  # 1.0 in the handler\n"
-                        "torch.distributed.all_reduce(failed)  # before the backward pass\n"
-                        "if failed.item():\n"
-                        "    continue"
-                    ),
-                    caution="only errors of the forward pass can be skipped so: the backward pass "
-                    "has collectives itself",
-                ),
-            ),
-        )
+    if run is None or all(one.outcome != "hung" for one in run.ranks):
+        yield from skipped_steps(script)
+    yield from other_decisions(script)
 
 
 def reductions_differ(steps: Steps) -> Iterator[Finding]:
@@ -181,83 +82,6 @@ def reductions_differ(steps: Steps) -> Iterator[Finding]:
             ),
         ),
     )
-
-
-def by_own_keys(script: Script) -> Iterator[Finding]:
-    """A rank calls a collective once for each key that its own data has brought."""
-    for one in script.over_own_keys:
-        yield Finding(
-            severity=Severity.WARNING,
-            confidence=Confidence.LIKELY,
-            because=(
-                f"{shown(one.at)} runs once for each key of a table, and {shown(one.key)} adds "
-                "keys by the data of this rank: ranks with other keys call it more or less often"
-            ),
-            fixes=(
-                Fix.python(
-                    summary="agree on the keys first",
-                    paste=(
-                        "every = [None] * torch.distributed.get_world_size()\n"
-                        "torch.distributed.all_gather_object(every, sorted(table))\n"
-                        "for key in sorted({one for keys in every for one in keys}):\n"
-                        "    ..."
-                    ),
-                    caution="a rank without a key passes a value that changes nothing, such as 0",
-                ),
-            ),
-        )
-        return
-
-
-def by_own_batch(script: Script) -> Iterator[Finding]:
-    """A rank calls a collective only where the values in its own batch lead to it."""
-    if not is_plain(script, *DATA_PARALLEL):
-        return
-    for one in script.own_branches:
-        yield Finding(
-            severity=Severity.WARNING,
-            confidence=Confidence.LIKELY,
-            because=(
-                f"{shown(one.at)} leads to a collective, and each rank comes to it only if "
-                f"`{one.test}`, which it decides by its own batch: when one rank leaves it out, "
-                "the others wait for it"
-            ),
-            fixes=(
-                Fix.python(
-                    summary="call it on all ranks, or decide on all ranks alike",
-                    paste=(
-                        f"here = torch.as_tensor({one.test}).float()\n"
-                        "torch.distributed.all_reduce(here, torch.distributed.ReduceOp.MAX)\n"
-                        "if here.item():\n"
-                        "    ..."
-                    ),
-                    caution="item() waits for the GPU; a rank without a value passes one that "
-                    "changes nothing, such as 0",
-                ),
-            ),
-        )
-        return
-
-
-def stops_alone(script: Script) -> Iterator[Finding]:
-    """A rank ends the training by its loss on a part of the evaluation."""
-    loaders = script.of(LOADER)
-    sampled = [one for one in loaders if "sampler" in one.keywords]
-    # Ray gives each rank a part of what it prepares.
-    parts = max(len(sampled), len(script.of("ray.train.torch.prepare_data_loader")))
-    shared = any(map(evaluates, sampled)) or (loaders and parts >= len(loaders))
-    if not is_plain(script, *DATA_PARALLEL, "Ray") or not shared:
-        return
-    for one in script.own_stops:
-        yield Finding(
-            severity=Severity.WARNING,
-            confidence=Confidence.LIKELY,
-            because=f"a rank leaves the training loop at {shown(one)} by what it has measured "
-            "on its own part of the data, and no line makes that the same on all ranks: the "
-            "others wait for its gradients",
-            fixes=(_LEAVE_TOGETHER,),
-        )
-        return
 
 
 def waiting_apart(run: TrainingRun, script: Script | None) -> Iterator[Finding]:
@@ -454,23 +278,12 @@ def in_a_log(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
 
 _LET_ALL_DECIDE = let_all_decide()
 
-_LEAVE_TOGETHER = Fix.python(
-    summary="leave the loop on all ranks alike",
-    paste=(
-        "stop = torch.tensor(float(stop), device=device)  # what this rank decides\n"
-        "torch.distributed.all_reduce(stop, op=torch.distributed.ReduceOp.MAX)\n"
-        "if stop.item():   # on all ranks, or on none\n"
-        "    break"
-    ),
-    caution="and reduce the measured value, so that all ranks keep the same best",
-)
-
 
 def _together(live: LiveState | None, script: Script | None) -> Fix:
     """What makes the ranks agree, by the loop or the test that separates them, if it is known."""
     for block in live.parting if live is not None else ():
         if block.decides:
-            return _LEAVE_TOGETHER
+            return leave_together()
         if test := TEST.match(block.text):
             return let_all_decide(test[1], f"{block.file.rpartition('/')[2]}:{block.line}")
     known = [*_skipped(live, script), *_own_branch(live, script)]

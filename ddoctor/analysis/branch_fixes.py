@@ -10,8 +10,11 @@ from ddoctor.models import Fix
 TEST = re.compile(r"(?:el)?if (.+?):(?:\s*continue)?$")
 
 
-def let_all_decide(condition: str = "condition", where: str = "") -> Fix:
-    """All ranks take the branch, or none; ``where``: the place of the test, where known."""
+def let_all_decide(condition: str = "condition", where: str = "", then: str = "...") -> Fix:
+    """All ranks take the branch, or none.
+
+    ``where``: the place of the test, where known; ``then``: the line that the test leads to.
+    """
     return Fix.python(
         summary="decide on all ranks alike: reduce the condition first",
         paste=(
@@ -19,7 +22,21 @@ def let_all_decide(condition: str = "condition", where: str = "") -> Fix:
             f"any_rank = torch.tensor(float({condition}), device=device)\n"
             "torch.distributed.all_reduce(any_rank, op=torch.distributed.ReduceOp.MAX)\n"
             "if any_rank.item():   # on all ranks, or on none\n"
-            "    ..."
+            f"    {then}"
         ),
         caution="with ReduceOp.MIN, only if it holds on all ranks; item() waits for the GPU",
+    )
+
+
+def leave_together() -> Fix:
+    """All ranks leave the training loop where one of them would."""
+    return Fix.python(
+        summary="leave the loop on all ranks alike",
+        paste=(
+            "stop = torch.tensor(float(stop), device=device)  # what this rank decides\n"
+            "torch.distributed.all_reduce(stop, op=torch.distributed.ReduceOp.MAX)\n"
+            "if stop.item():   # on all ranks, or on none\n"
+            "    break"
+        ),
+        caution="and reduce the measured value, so that all ranks keep the same best",
     )

@@ -39,7 +39,6 @@ from ddoctor.evidence.source_facts import (
     SourceScaled,
     SourceSchedule,
     SourceSeed,
-    SourceSetting,
     SourceShared,
     SourceSize,
     SourceStale,
@@ -55,12 +54,7 @@ from ddoctor.evidence.source_facts import (
 )
 from ddoctor.evidence.source_lines import SourceLine, SourceLoop
 from ddoctor.script.alone import trains_alone
-from ddoctor.script.assigned import assigned
 from ddoctor.script.batches import own_rates, scales_by_ranks
-from ddoctor.script.calls import (
-    USES_AT_IMPORT,
-    uses_cuda,
-)
 from ddoctor.script.checkpoints import restored
 from ddoctor.script.clipping import clipped_in_parts, clipped_too_late
 from ddoctor.script.datasets import datasets
@@ -83,8 +77,7 @@ from ddoctor.script.mixed_types import mixed_types
 from ddoctor.script.modules import Modules
 from ddoctor.script.names import source, variable
 from ddoctor.script.noise import same_noise
-from ddoctor.script.occurrences import first_lines, frameworks, imported_names
-from ddoctor.script.options import changes, held, option_name
+from ddoctor.script.occurrences import first_lines, frameworks
 from ddoctor.script.outside_wrapper import outside_wrapper
 from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
@@ -104,10 +97,11 @@ from ddoctor.script.samplers import plain_samplers
 from ddoctor.script.scaled_gradients import scaled_gradients
 from ddoctor.script.schedule_units import other_units
 from ddoctor.script.schedules import of_one_rank
-from ddoctor.script.scopes import Call, Scope, Statement, Walk
+from ddoctor.script.scopes import Call, Scope, Walk
 from ddoctor.script.seeding import constant_seeds
+from ddoctor.script.settings import settings
 from ddoctor.script.shared_files import read_too_early, shared_files
-from ddoctor.script.source_calls import is_kept, source_call, within
+from ddoctor.script.source_calls import is_kept, source_call
 from ddoctor.script.source_lines import At, ModuleLines, cut
 from ddoctor.script.splits import splits
 from ddoctor.script.stale_optimizers import stale_optimizers
@@ -120,6 +114,7 @@ from ddoctor.script.step_order import (
     never_zeroed,
     zeroed_before_the_step,
 )
+from ddoctor.script.still_epochs import still_epochs
 from ddoctor.script.stopping import own_stops
 from ddoctor.script.summed_gradients import summed_gradients
 from ddoctor.script.switches import Test
@@ -134,17 +129,6 @@ MOST_FACTS = 2000
 """Of each kind; a script of 5,000 lines has some hundred."""
 LOADS = ("load", "from_pretrained", "load_file", "load_state_dict", "load_checkpoint")
 """Functions that read a model or its state from a file."""
-SETTINGS = (
-    *("torch.backends.", "os.environ[", ".use_cache"),
-    *(".world_size", ".dist_url", ".init_method", ".master_addr", ".main_addr"),
-)
-"""Beginnings of what a script sets.
-
-The others are attributes: of a model's config, and of options on where and how ranks join.
-"""
-
-VISIBLE = "os.environ[CUDA_VISIBLE_DEVICES]"
-
 Fact = TypeVar("Fact")
 
 
@@ -198,7 +182,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             source_call(call, program, at) for call in program.calls if is_kept(call, program)
         ),
         loops=_first(_loops(program, at)),
-        settings=_first(_settings(program, at)),
+        settings=_first(settings(program, at)),
         datasets=_first(
             one for walk in walks for one in datasets(walk.scopes[0], program, at, on_cuda)
         ),
@@ -329,7 +313,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
         ),
         scales_by_ranks=perhaps(scales_by_ranks(program)),
-        still_epochs=_first(of(one) for one in _still_epochs(program)),
+        still_epochs=_first(of(one) for one in still_epochs(program)),
         own_stops=_first(of(one) for one in own_stops(program)),
         same_noise=_first(
             SourceNoise(at=of(call), seed=of(seed)) for call, seed in same_noise(program)
@@ -493,53 +477,6 @@ def _loops(program: Program, at: At) -> Iterator[SourceLoop]:
             yield SourceLoop(at=at(statement.node, statement.scope), kind="epoch")
 
 
-def _settings(program: Program, at: At) -> Iterator[SourceSetting]:
-    for statement in program.statements:
-        for name, value in assigned(statement):
-            if name.startswith(SETTINGS):
-                yield SourceSetting(
-                    name=name,
-                    value=cut(source(value)),
-                    at=at(statement.node, statement.scope),
-                    within=tuple(within(statement.around, program)),
-                    after=_first_cuda(statement, program, at) if name == VISIBLE else None,
-                    option=_option(value, statement.scope, program) if name == VISIBLE else "",
-                )
-
-
-def _option(value: ast.expr, scope: Scope, program: Program) -> str:
-    found = held(value, scope, program)
-    option = option_name(*found, program) if found is not None else ""
-    return option if not changes(option, program) else ""
-
-
-def _first_cuda(statement: Statement, program: Program, at: At) -> SourceLine | None:
-    """The first line that uses CUDA, of those that surely run before a statement."""
-    scope, line = statement.scope, statement.node.lineno
-    for node in scope.module.tree.body:
-        if (
-            isinstance(node, ast.Import | ast.ImportFrom)
-            and node.lineno < line
-            and any(map(USES_AT_IMPORT.match, imported_names(node)))
-        ):
-            return at(node, next(one for one in program.scopes if one.module is scope.module))
-    earlier = [call for call in scope.calls if call.node.lineno < line]
-    if scope.name:
-        # The top level of a module runs as it is imported, mostly before any function.
-        begin = scope.node.lineno  # type: ignore[attr-defined]
-        earlier += [
-            one
-            for one in program.calls
-            if not one.scope.name
-            and (one.scope.module is not scope.module or one.node.lineno < begin)
-        ]
-    for call in earlier:
-        found = program.sure(call, uses_cuda)
-        if found is not None:
-            return at(found.node, found.scope)
-    return None
-
-
 def _test(test: Test) -> SourceTest:
     return SourceTest(
         option=test.option,
@@ -566,36 +503,3 @@ def _own_averaging(program: Program, at: At) -> SourceAveraging | None:
         average=at(found.average.node, found.average.scope),
         seed=at(found.seed.node, found.seed.scope) if found.seed is not None else None,
     )
-
-
-RESTORES = ("__init__", "load", "from_", "restore", "resume")
-"""Beginnings of the names of functions that set a state, and do not advance it."""
-
-
-def _still_epochs(program: Program) -> Iterator[Call]:
-    for call in program.calls:
-        given = call.node.args[0] if call.method == "set_epoch" and call.node.args else None
-        if isinstance(given, ast.Attribute) and call.loops:
-            sets = [
-                one
-                for one in program.statements
-                if any(
-                    isinstance(part, ast.Attribute) and part.attr == given.attr
-                    for target in _targets(one.node)
-                    for part in ast.walk(target)
-                )
-            ]
-            advances = any(
-                not one.scope.name.rpartition(".")[2].startswith(RESTORES)
-                or isinstance(one.node, ast.AugAssign)
-                for one in sets
-            )
-            if not advances and not any(one.method == "setattr" for one in program.calls):
-                yield call
-
-
-def _targets(node: ast.stmt) -> Sequence[ast.AST]:
-    if isinstance(node, ast.Assign):
-        return node.targets
-    target = getattr(node, "target", None)
-    return [target] if isinstance(target, ast.AST) else []
