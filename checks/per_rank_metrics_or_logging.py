@@ -172,6 +172,7 @@ def of_a_part(script: Script) -> Iterator[Finding]:
         evaluated = evaluates(one) or (
             "sampler" in one.keywords and not by_accelerate and _evaluates_in_a_function(script)
         )
+        evaluated = evaluated and script.evaluates_loaders
         if evaluated and shared and one.on_all_ranks:
             adds = "gather_for_metrics" if by_accelerate else "all_reduce"
             yield Finding(

@@ -191,7 +191,8 @@ def groups_of_some_ranks(script: Script) -> Iterator[Finding]:
 
 
 SAVES = re.compile(r"(?:^|\.)(?:trainer|fabric|(?:model_)?engine)$")
-"""Objects whose ``save_checkpoint`` waits for all ranks: of Lightning, Fabric and DeepSpeed."""
+"""Objects whose ``save_checkpoint`` or ``save_model`` waits for all ranks: of Lightning, Fabric,
+DeepSpeed and transformers."""
 
 ACCELERATOR = re.compile(r"(?:^|\.)_?accelerator$")
 
@@ -245,9 +246,12 @@ def _waiting(plan: LaunchPlan, script: Script) -> Iterator[str]:
     frameworks = {one.framework for one in script.imports}
     if {"Lightning", "DeepSpeed"} & frameworks:
         yield ".save_checkpoint"
+    sharded = plan.strategy.startswith("FSDP")
+    # transformers/trainer.py, save_model.
+    if {"Trainer", "TRL"} & frameworks and (sharded or plan.strategy == "DeepSpeed ZeRO-3"):
+        yield ".save_model"
     if "accelerate" not in frameworks | {plan.launch.launcher}:
         return
-    sharded = plan.strategy.startswith("FSDP")
     if sharded or plan.strategy == "DeepSpeed ZeRO-3":
         yield ".get_state_dict"
     # accelerate/accelerator.py, save_state: DDP's model is saved without a collective, unless
@@ -258,7 +262,7 @@ def _waiting(plan: LaunchPlan, script: Script) -> Iterator[str]:
 
 def _is_of_the_framework(call: SourceCall) -> bool:
     """Whether its object is the framework's: others have methods of the same names."""
-    if call.name == ".save_checkpoint":
+    if call.name in (".save_checkpoint", ".save_model"):
         return SAVES.search(call.on) is not None
     made = any(one.startswith("accelerate.") for one in call.made_by)
     # transformers' Trainer saves its state on one rank, too.

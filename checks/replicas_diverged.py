@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from math import isnan
 
 from ddoctor.analysis import endings, exchanged_models
-from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown
+from ddoctor.analysis.script_source import PLAIN, WRAPPERS, is_plain, shown, targets
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -33,6 +33,8 @@ from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Wher
 # opposite sign cancel in a sum, so a larger limit would miss real ones.
 DIFFERENT = 1e-6
 MOST_NAMED = 3
+# Whose parameters an optimizer gets.
+OWNER = re.compile(r"(?P<model>[\w.]+)\.parameters\(\)")
 
 
 def at_the_end(
@@ -194,6 +196,38 @@ def without_a_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Fin
         ),
         fixes=(_WRAP,),
     )
+
+
+def not_prepared(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """accelerate wraps the models that it prepares, and the optimizer has those of another one."""
+    calls = script.of(".prepare")
+    prepared = {name for one in calls for name in (*one.arguments, *targets(one))}
+    alone = {one.framework for one in script.imports} - PLAIN == {"accelerate"}
+    others = any("prepare_model" in one.name for one in script.calls)
+    hidden = any(name.startswith("*") for name in prepared) or any(one.of_script for one in calls)
+    known = prepared and alone and not (others or hidden or script.unseen)
+    if wrapping is not None or not known or script.of(*WRAPPERS):
+        return
+    for one in script.calls:
+        owner = OWNER.fullmatch(one.argument("params", 0) or "")
+        if one.name.startswith("torch.optim.") and owner and owner["model"] not in prepared:
+            model = owner["model"]
+            yield Finding(
+                severity=Severity.WARNING,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} trains {model}, which is not among what accelerator.prepare "
+                    f"gets at {calls[0].at.place}: nothing averages its gradients, and each rank "
+                    "trains its own"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="prepare the model together with its optimizer",
+                        paste=f"{model}, optimizer = accelerator.prepare({model}, optimizer)",
+                    ),
+                ),
+            )
+            return
 
 
 def never_exchanged(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:

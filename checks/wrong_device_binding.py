@@ -151,14 +151,9 @@ def on_one_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         for one in script.of("torch.device", "torch.cuda.set_device", ".to", ".cuda")
         if _is_fixed(one) and one.on_all_ranks and "condition" not in one.within
     ]
-    shown_one = any("CUDA_VISIBLE_DEVICES" in one.name for one in script.settings)
-    per_rank = any(one.name.endswith("CUDA_VISIBLE_DEVICES") for one in plan.launch.settings)
     if (
         not places
-        or (plan.each or 0) < 2
-        or shown_one
-        or per_rank
-        or _has_own(plan)
+        or not _share_a_view(plan, script)
         or not is_plain(script)
         or any(not _is_fixed(one) for one in script.of("torch.cuda.set_device"))
     ):
@@ -172,6 +167,39 @@ def on_one_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
         ),
         fixes=(_BY_LOCAL_RANK,),
     )
+
+
+def batches_on_one_gpu(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
+    """Each rank has its own GPU, and the training moves all batches to one."""
+    own = any(not _is_fixed(one) for one in script.of("torch.cuda.set_device"))
+    by_accelerate = bool(script.of(".prepare")) and is_plain(script, "accelerate")
+    if not (by_accelerate or (own and is_plain(script))) or not _share_a_view(plan, script):
+        return
+    for one in script.of(".to", ".cuda"):
+        if _is_fixed(one) and one.in_each_step and one.on_all_ranks:
+            own_device = "accelerator.device" if by_accelerate else "device"
+            yield Finding(
+                severity=Severity.ERROR,
+                confidence=Confidence.LIKELY,
+                because=(
+                    f"{shown(one.at)} names one GPU, and {plan.each} ranks of a host run this line "
+                    "in each step, although each rank has its own GPU"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="move the batch to the GPU of the rank",
+                        paste=f"{one.on or 'inputs'}.to({own_device}, non_blocking=True)",
+                    ),
+                ),
+            )
+            return
+
+
+def _share_a_view(plan: LaunchPlan, script: Script) -> bool:
+    """Whether several ranks of a host surely see the same GPUs, under the same numbers."""
+    shown_one = any("CUDA_VISIBLE_DEVICES" in one.name for one in script.settings)
+    per_rank = any(one.name.endswith("CUDA_VISIBLE_DEVICES") for one in plan.launch.settings)
+    return (plan.each or 0) > 1 and not (shown_one or per_rank or _has_own(plan))
 
 
 SPREADS = ("auto", "balanced", "balanced_low_0", "sequential")

@@ -14,6 +14,7 @@ from ddoctor.evidence.source_facts import (
     SourceEvaluation,
     SourceFork,
     SourceFrozen,
+    SourceGathered,
     SourceImport,
     SourceKeys,
     SourceLayer,
@@ -78,6 +79,7 @@ class Script(Section, frozen=True, kw_only=True):
     own_catches: tuple[SourceLine, ...] = ()
     """Where the training continues after an error that one rank alone may have had."""
     read_too_early: tuple[SourceReadEarly, ...] = ()
+    gathered: tuple[SourceGathered, ...] = ()
     never_synced: SourceLine | None = None
     """A backward pass of the training, where each of them is in ``no_sync()``."""
     half_models: tuple[SourceLine, ...] = ()

@@ -169,6 +169,15 @@ class SourceReadEarly(Part, frozen=True, kw_only=True):
     save: SourceLine
 
 
+class SourceGathered(Part, frozen=True, kw_only=True):
+    """Features of all ranks that a loss compares, and that carry no gradient."""
+
+    at: SourceLine
+    """What gathers them."""
+    similar: SourceLine
+    """What multiplies them for the loss."""
+
+
 class SourceStale(Part, frozen=True, kw_only=True):
     """An optimizer that is made of a model before FSDP replaces its parameters."""
 

@@ -22,8 +22,10 @@ COLLECTIVES = frozenset(
 """Calls that every rank of a group must make."""
 OF_ACCELERATE = ("wait_for_everyone", "gather", "gather_for_metrics", "reduce")
 """Methods of accelerate's Accelerator that are collectives."""
-OF_FABRIC = ("all_reduce", "all_gather", "barrier", "broadcast")
-"""Methods of Lightning's Fabric that are collectives."""
+OF_FABRIC = ("all_reduce", "all_gather", "barrier", "broadcast", "save", "load")
+"""Methods of Lightning's Fabric that are collectives; the last two end with a barrier."""
+OF_LIGHTNING = ("all_gather", "barrier", "broadcast", "reduce", "reduce_boolean_decision")
+"""Those of Lightning's strategies; a LightningModule has the first one itself."""
 STATES = ("get_model_state_dict", "get_state_dict", "get_optimizer_state_dict")
 WHOLE = "full_tensor"
 """A method of DTensor that gathers the parts of all ranks (torch/distributed/tensor/_api.py)."""
@@ -87,7 +89,7 @@ METHODS = frozenset(
         ),
         *("gradient_checkpointing_enable", "cuda", "to", "DistributedSampler"),
         *("set_requires_gradient_sync", "set_is_last_backward", "prepare", "save_to_disk"),
-        "prepare_data_loader",
+        *("prepare_data_loader", "prepare_model", "prepare_optimizer"),
         *("generate", "save_checkpoint", "get_state_dict", "setup_dataloaders", "setup"),
         *(WHOLE, "set_transform", "with_transform", "join_uneven_inputs", "save_state"),
         *("save_model", "save_16bit_model", "save_pretrained", "set_state_dict_type"),
@@ -108,7 +110,7 @@ def matters(call: Call) -> bool:
         return True
     if call.method == "log" and (call.scope.name.endswith(OF_EVALUATION) or is_collective(call)):
         return True
-    return _is_of_fabric(call) or is_sharded_model(call)
+    return _is_of_fabric(call) or _is_of_lightning(call) or is_sharded_model(call)
 
 
 def is_collective(call: Call) -> bool:
@@ -127,7 +129,7 @@ def is_collective(call: Call) -> bool:
         )
     if call.method == WHOLE:
         return bool(call.on) and not any(map(_asks_for_parts, call.around))
-    if _is_of_fabric(call):
+    if _is_of_fabric(call) or _is_of_lightning(call):
         return True
     if call.name == f"{FSDP}.state_dict_type":
         return any("FULL_STATE_DICT" in source(one) for one in call.node.args)
@@ -164,6 +166,16 @@ def is_accelerator(call: Call) -> bool:
 def _is_of_fabric(call: Call) -> bool:
     packages = ("lightning.", "lightning_fabric.")
     return call.method in OF_FABRIC and _is_of(call, "fabric", packages)
+
+
+def _is_of_lightning(call: Call) -> bool:
+    if call.method not in OF_LIGHTNING:
+        return False
+    if call.on.endswith("trainer.strategy"):
+        return True
+    packages = {name.partition(".")[0] for name in call.scope.module.nodes.packages}
+    of_module = call.on == "self" and call.method == OF_LIGHTNING[0]
+    return of_module and bool({"lightning", "pytorch_lightning"} & packages)
 
 
 def _is_of(call: Call, name: str, packages: tuple[str, ...]) -> bool:

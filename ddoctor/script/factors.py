@@ -95,9 +95,11 @@ RATE = 1
 
 
 def divided_losses(program: Program) -> Iterator[tuple[Factor, Call]]:
-    """The losses that a number of micro-steps divides, each with the backward that gets it."""
+    """The losses that a number of micro-steps divides, each with its backward pass."""
     for call in program.calls:
-        given = call.node.args[0] if call.method == "backward" and call.node.args else None
+        function = call.node.func
+        own = [function.value] if isinstance(function, ast.Attribute) else []
+        given = next(iter(call.node.args or own), None) if call.method == "backward" else None
         for one in factors(given, call.scope, program) if given is not None else ():
             if one.divides and OF_STEPS.search(source(one.node)):
                 yield one, call

@@ -19,6 +19,7 @@ from ddoctor.evidence.source_facts import (
     SourceEvaluation,
     SourceFork,
     SourceFrozen,
+    SourceGathered,
     SourceKeys,
     SourceLayer,
     SourceLocalCount,
@@ -68,6 +69,7 @@ from ddoctor.script.float16 import half_models, unscaled_float16
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
 from ddoctor.script.frozen_in_vain import frozen_in_vain
+from ddoctor.script.gathered import without_gradients
 from ddoctor.script.kept_values import kept_values
 from ddoctor.script.large_tables import large_tables
 from ddoctor.script.local_counts import local_counts
@@ -223,6 +225,10 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         never_synced=perhaps(never_synced(program)),
         read_too_early=_first(
             SourceReadEarly(at=of(load), save=of(save)) for save, load in read_too_early(program)
+        ),
+        gathered=_first(
+            SourceGathered(at=of(call), similar=of(similar))
+            for call, similar in without_gradients(program)
         ),
         stale_optimizers=_first(
             SourceStale(at=of(made), wrap=of(wrap)) for made, wrap in stale_optimizers(program)

@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.script.sources import ACCELERATE, HEAD, LIGHTNING, LOADER, SET_UP, STEP, ddp
 from tests.script.twins.parts import FSDP, ON_ONE, SHARDED
 
+COUNTS = """\
+with torch.no_grad():
+    for batch in val_loader:
+        counts += right(model(batch))"""
 EVALUATED = LOADER + (
     "val_loader = DataLoader(Images(), sampler=DistributedSampler(Images(), shuffle=False),"
     " num_workers=4)\n"
@@ -350,13 +354,14 @@ TWINS = {
     ),
     "an evaluation of a part": (
         "per-rank-metrics-or-logging",
+        ddp(loader=EVALUATED, epoch=COUNTS),
+        ddp(loader=EVALUATED, epoch=f"{COUNTS}\ndist.all_reduce(counts)"),
         ddp(loader=EVALUATED),
-        ddp(loader=EVALUATED, epoch="dist.all_reduce(counts)"),
     ),
     "an evaluation of a part, by a library": (
         "per-rank-metrics-or-logging",
-        ddp(loader=EVALUATED),
-        ddp(head="import torchmetrics", loader=EVALUATED),
+        ddp(loader=EVALUATED, epoch=COUNTS),
+        ddp(head="import torchmetrics", loader=EVALUATED, epoch=COUNTS),
     ),
     "one GPU for all": (
         "wrong-device-binding",
