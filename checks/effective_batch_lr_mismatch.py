@@ -19,13 +19,36 @@ from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import DECAY, EVALUATE, SAVE, WARM_UP, LaunchPlan, scaled
 from ddoctor.analysis.script_plan import micro_batch, own_rate
-from ddoctor.analysis.script_source import WRAPPERS, shown
+from ddoctor.analysis.script_source import WRAPPERS, is_plain, shown
 from ddoctor.evidence.launch import Setting
 from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity
 
 WHOLE = re.compile(r"global|total|effective")
 COUNTED = (*WARM_UP[:1], *DECAY, *SAVE, *EVALUATE)
+
+
+def a_loss_of_all_ranks(script: Script) -> Iterator[Finding]:
+    """The loss is averaged over the ranks before its backward pass, and the gradients again."""
+    for one in script.reduced_losses[:1] if is_plain(script) else ():
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            title="The gradients are too small by the number of ranks",
+            because=(
+                f"{shown(one.at)} sums the loss over the ranks, which autograd does not know of, "
+                f"and {shown(one.divides)} divides it before its backward pass; DDP averages the "
+                "gradients as well"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="reduce a copy of the loss, for the log alone",
+                    paste="loss.backward()  # of this rank: DDP averages the gradients\n"
+                    "mean = loss.detach().clone()\n"
+                    "torch.distributed.all_reduce(mean, op=torch.distributed.ReduceOp.AVG)",
+                ),
+            ),
+        )
 
 
 def in_a_launch(plan: LaunchPlan) -> Iterator[Finding]:

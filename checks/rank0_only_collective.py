@@ -30,7 +30,7 @@ from ddoctor.analysis.live_ranks import (
 )
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.prepared_models import saved_states
-from ddoctor.analysis.script_source import shown, written
+from ddoctor.analysis.script_source import is_plain, shown, written
 from ddoctor.analysis.sharded_passes import in_a_pass
 from ddoctor.evidence.frames import Block
 from ddoctor.evidence.log import Log
@@ -156,6 +156,33 @@ def in_the_source(script: Script) -> Iterator[Finding]:
                     ),
                 ),
             ),
+        )
+        return
+
+
+def passes_of_one_rank(script: Script) -> Iterator[Finding]:
+    """One rank evaluates the wrapped model, which needs the others in each pass."""
+    calls = {one.at for one in script.calls if one.collective is not None}
+    for line in script.passes_of_one_rank if is_plain(script) else ():
+        if line in calls:
+            continue  # `in_the_source` names it
+        sharded = not script.of("torch.nn.parallel.DistributedDataParallel")
+        needs = "gathers the parts of all ranks" if sharded else "sends the buffers of rank 0"
+        fix = Fix.python(
+            summary="evaluate on all ranks, and write the result on one of them",
+            paste=f"{line.text}  # on all ranks, before the test of the rank",
+        )
+        inner = Fix.python(
+            summary="run the model inside DDP on this rank",
+            paste="evaluate(model.module, loader)  # sends nothing",
+            caution="the others wait for it in their next collective: keep it below the timeout",
+        )
+        yield Finding(
+            severity=Severity.ERROR,
+            confidence=Confidence.LIKELY,
+            because=f"only one rank runs {shown(line)}, and each forward pass of the wrapped "
+            f"model {needs}: it waits for the others, or they meet in different collectives",
+            fixes=(fix,) if sharded else (inner, fix),
         )
         return
 

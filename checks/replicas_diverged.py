@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from math import isnan
 
 from ddoctor.analysis import endings, exchanged_models
+from ddoctor.analysis.done_by_one_rank import done_by_one_rank
 from ddoctor.analysis.script_source import PLAIN, WRAPPERS, is_plain, shown, targets
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
@@ -255,28 +256,8 @@ def never_exchanged(script: Script, wrapping: Wrapping | None) -> Iterator[Findi
     )
 
 
-def steps_of_one_rank(script: Script) -> Iterator[Finding]:
-    """An optimizer that only one rank lets step, and no line sends its weights to the others."""
-    if script.unseen or script.of(*BROADCASTS):
-        return
-    for one in script.of(".step"):
-        of_optimizer = any(OPTIMIZER.match(name) for name in one.made_by)
-        if of_optimizer and one.step == ("one-rank",) and not one.unless:
-            yield Finding(
-                severity=Severity.WARNING,
-                confidence=Confidence.LIKELY,
-                because=(
-                    f"{shown(one.at)} is for one rank alone: DDP gives all ranks the same "
-                    "gradients, but the others keep the weights that they had"
-                ),
-                fixes=(
-                    Fix.python(
-                        summary="let each rank make the step, outside of the test of the rank",
-                        paste=f"{one.on or 'optimizer'}.step()  # on all ranks",
-                    ),
-                ),
-            )
-            return
+def changed_by_one_rank(script: Script) -> Iterator[Finding]:
+    yield from done_by_one_rank(script)
 
 
 def outside_the_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
@@ -374,8 +355,6 @@ _CALL = Fix.python(
     ),
 )
 # What may send the weights of one rank to all.
-BROADCASTS = ("torch.distributed.broadcast", "torch.distributed.broadcast_object_list")
-OPTIMIZER = re.compile(r"torch\.optim\.(?!lr_scheduler)")
 _WRAP = Fix.python(
     summary="wrap the model in DDP: it broadcasts rank 0's parameters, averages gradients",
     paste="model = DistributedDataParallel(model)",

@@ -28,15 +28,17 @@ def let_all_decide(condition: str = "condition", where: str = "", then: str = ".
     )
 
 
-def leave_together() -> Fix:
+def leave_together(stop: str = "stop") -> Fix:
     """All ranks leave the training loop where one of them would."""
     return Fix.python(
         summary="leave the loop on all ranks alike",
         paste=(
-            "stop = torch.tensor(float(stop), device=device)  # what this rank decides\n"
+            f"stop = torch.tensor(float({stop}), device=device)  # what this rank decides\n"
             "torch.distributed.all_reduce(stop, op=torch.distributed.ReduceOp.MAX)\n"
             "if stop.item():   # on all ranks, or on none\n"
             "    break"
         ),
-        caution="and reduce the measured value, so that all ranks keep the same best",
+        caution="and reduce the measured value, so that all ranks keep the same best"
+        if stop == "stop"
+        else "item() waits for the GPU: every 50 steps are enough",
     )

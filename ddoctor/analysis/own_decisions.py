@@ -37,12 +37,14 @@ def skipped_steps(script: Script) -> Iterator[Finding]:
 def other_decisions(script: Script) -> Iterator[Finding]:
     """Of a loss that is not finite, errors that are caught, keys, branches, and the end."""
     yield from _by_own_keys(script)
+    yield from _from_itself(script)
     if is_plain(script, *DATA_PARALLEL, "Ray"):
         yield from _stops_alone(script)
     if is_plain(script, *DATA_PARALLEL):
         yield from _bad_loss(script)
         yield from _goes_on_alone(script)
         yield from _by_own_batch(script)
+        yield from _by_own_clock(script)
 
 
 def _bad_loss(script: Script) -> Iterator[Finding]:
@@ -111,6 +113,26 @@ def _by_own_keys(script: Script) -> Iterator[Finding]:
         )
 
 
+ROOTS = {"broadcast": "src", "broadcast_object_list": "src", "scatter": "src", "reduce": "dst"}
+OWN_RANK = ({"torch.distributed.get_rank"}, {"os.environ[RANK]"})
+
+
+def _from_itself(script: Script) -> Iterator[Finding]:
+    """Each rank names itself as the root, which sends to all or gets from all."""
+    for name, argument in ROOTS.items():
+        for one in script.of(f"torch.distributed.{name}"):
+            place = 2 if name == "scatter" else 1
+            by_groups = one.argument("group") is not None
+            if {*one.origin(argument, place)} in OWN_RANK and one.on_all_ranks and not by_groups:
+                given = one.argument(argument, place)
+                yield _told(
+                    f"{shown(one.at)} names {given} for {argument}, which is another one on each "
+                    "rank: all ranks must name the same, or each waits for the others",
+                    Fix.python(summary="name one rank for all", paste=f"{argument}=0"),
+                )
+                return
+
+
 def _by_own_batch(script: Script) -> Iterator[Finding]:
     """A rank calls a collective only where the values in its own batch lead to it."""
     for one in script.own_branches[:1]:
@@ -119,6 +141,16 @@ def _by_own_batch(script: Script) -> Iterator[Finding]:
             f"`{one.test}`, which it decides by its own batch: when one rank leaves it out, "
             "the others wait for it",
             let_all_decide(one.test),
+        )
+
+
+def _by_own_clock(script: Script) -> Iterator[Finding]:
+    """A rank ends the training when its time is up, which others may see a step later."""
+    for one in script.own_clocks[:1]:
+        yield _told(
+            f"a rank leaves the loop at {shown(one.at)} if `{one.test}`, by its own clock: one "
+            "rank may do so a step before the others, which then wait for its gradients",
+            leave_together(one.test),
         )
 
 

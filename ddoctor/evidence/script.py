@@ -30,6 +30,7 @@ from ddoctor.evidence.source_facts import (
     SourceRandomSplit,
     SourceReadEarly,
     SourceReading,
+    SourceReduced,
     SourceRemade,
     SourceReplaced,
     SourceSampler,
@@ -76,10 +77,14 @@ class Script(Section, frozen=True, kw_only=True):
     over_own_keys: tuple[SourceKeys, ...] = ()
     own_branches: tuple[SourceOwnBranch, ...] = ()
     own_skips: tuple[SourceOwnSkip, ...] = ()
+    own_clocks: tuple[SourceOwnSkip, ...] = ()
     own_catches: tuple[SourceLine, ...] = ()
     """Where the training continues after an error that one rank alone may have had."""
     read_too_early: tuple[SourceReadEarly, ...] = ()
     gathered: tuple[SourceGathered, ...] = ()
+    passes_of_one_rank: tuple[SourceLine, ...] = ()
+    """Where one rank alone runs a wrapped model that needs the others."""
+    reduced_losses: tuple[SourceReduced, ...] = ()
     never_synced: SourceLine | None = None
     """A backward pass of the training, where each of them is in ``no_sync()``."""
     half_models: tuple[SourceLine, ...] = ()

@@ -178,6 +178,14 @@ class SourceGathered(Part, frozen=True, kw_only=True):
     """What multiplies them for the loss."""
 
 
+class SourceReduced(Part, frozen=True, kw_only=True):
+    """A loss that is averaged over the ranks, by a sum and a division, before its backward pass."""
+
+    at: SourceLine
+    """What sums it."""
+    divides: SourceLine
+
+
 class SourceStale(Part, frozen=True, kw_only=True):
     """An optimizer that is made of a model before FSDP replaces its parameters."""
 

@@ -40,6 +40,7 @@ MATTERING = (
         "torch.autograd.",
         "torch.use_deterministic_algorithms",
         "torch.set_default_dtype",
+        "torch.nn.utils.clip_grad_",
     ),
     *("torch.autocast", "torch.amp.", "torch.cuda.amp.", "torch.set_float32_matmul_precision"),
     *("torch.utils.checkpoint.", "torch.utils.tensorboard.", "torch.device"),
@@ -133,6 +134,8 @@ def is_collective(call: Call) -> bool:
         return True
     if call.name == f"{FSDP}.state_dict_type":
         return any("FULL_STATE_DICT" in source(one) for one in call.node.args)
+    if call.name == f"{FSDP}.summon_full_params":
+        return True
     full = any("full_state_dict=True" in _shown(word.value, call) for word in call.node.keywords)
     return (call.method in STATES and full) or is_sharded_model(call)
 

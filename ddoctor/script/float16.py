@@ -20,14 +20,31 @@ FLOAT16 = ("torch.float16", "torch.half")
 
 
 def unscaled_float16(program: Program) -> Call | None:
-    """The autocast of a training loop to float16, where nothing scales a loss; None: there is none.
+    """What lets a training compute in float16, where nothing scales a loss; None: there is nothing.
 
     Whatever is called ``scale``, or may hold a scaler, keeps it quiet.
     """
     if any("scale" in call.method.lower() and call.method not in SCALERS for call in program.calls):
         return None
     autocasts = (call for call in program.calls if call.name in AUTOCASTS)
-    return next((one for one in autocasts if _is_float16(one) and trains(one, program)), None)
+    found = [one for one in autocasts if _is_float16(one) and trains(one, program)]
+    used = _policies(program) if program.training else set()
+    for call in program.calls if used else ():
+        given = {word.arg: call.scope.names.of(word.value) for word in call.node.keywords}
+        if call.node in used and given.get("param_dtype") in FLOAT16:
+            found.append(call)
+    return next(iter(found), None)
+
+
+def _policies(program: Program) -> set[ast.AST]:
+    """What makes the mixed precision of the models that FSDP wraps; a script may define more."""
+    found: set[ast.AST] = set()
+    for call in program.calls:
+        for word in call.node.keywords:
+            if word.arg in ("mixed_precision", "mp_policy"):
+                shown = program.values(word.value, call.scope) if variable(word.value) else ()
+                found |= {word.value, *(value for value, _ in shown)}
+    return {one for one in found if isinstance(one, ast.Call)}
 
 
 def _is_float16(autocast: Call) -> bool:

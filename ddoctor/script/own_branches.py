@@ -70,6 +70,36 @@ def own_skips(program: Program) -> Iterator[tuple[Statement, ast.expr]]:
             yield statement, tests[0].test
 
 
+CLOCKS = (
+    *("time.time", "time.monotonic", "time.perf_counter", "time.time_ns", "time.process_time"),
+    *("datetime.datetime.now", "datetime.datetime.utcnow"),
+)
+
+
+def own_clocks(program: Program) -> Iterator[tuple[Statement, ast.expr]]:
+    """Where a rank leaves a loop of the training by its own clock, with the test."""
+    loops = program.training | program.epochs
+    for statement in program.statements:
+        blocks = [one for one in statement.around if one.kind in ("condition", "loop", *RANK_TESTS)]
+        if not isinstance(statement.node, ast.Break) or len(blocks) < 2:
+            continue
+        loop, test = blocks[-2], blocks[-1].test
+        scope = statement.scope
+        if loop.node in loops and test is not None and _asks_a_clock(test, scope):
+            agreed = [call for call in scope.calls if agrees(call.method)]
+            if not any({*_names(test)} & {*_names(call.node)} for call in agreed):
+                yield statement, test
+
+
+def _asks_a_clock(test: ast.expr, scope: Scope) -> bool:
+    shown = [value for name in _names(test) for value in scope.shown(name)]
+    return any(
+        isinstance(part, ast.Call) and scope.named(part.func) in CLOCKS
+        for one in (test, *(value for value in shown if isinstance(value, ast.BinOp | ast.Compare)))
+        for part in ast.walk(one)
+    )
+
+
 def _all_of(test: ast.expr) -> Sequence[ast.expr]:
     return test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) else [test]
 

@@ -34,6 +34,7 @@ from ddoctor.evidence.source_facts import (
     SourceRandomSplit,
     SourceReadEarly,
     SourceReading,
+    SourceReduced,
     SourceRemade,
     SourceReplaced,
     SourceSampler,
@@ -83,16 +84,18 @@ from ddoctor.script.occurrences import first_lines, frameworks
 from ddoctor.script.outside_wrapper import outside_wrapper
 from ddoctor.script.own_averaging import own_averaging
 from ddoctor.script.own_batches import own_batches
-from ddoctor.script.own_branches import own_branches, own_catches, own_skips
+from ddoctor.script.own_branches import own_branches, own_catches, own_clocks, own_skips
 from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.own_layers import own_layers
 from ddoctor.script.own_sizes import own_sizes
 from ddoctor.script.partial_metrics import on_loaders, partial_metrics
+from ddoctor.script.passes_of_one_rank import passes_of_one_rank
 from ddoctor.script.past_wrapper import past_wrapper
 from ddoctor.script.precision import precisions
 from ddoctor.script.program import Program
 from ddoctor.script.random_splits import RandomSplit, random_splits
 from ddoctor.script.rank_names import rank_names
+from ddoctor.script.reduced_losses import reduced_losses
 from ddoctor.script.remade_loaders import remade_loaders
 from ddoctor.script.replaced_layers import replaced_layers
 from ddoctor.script.samplers import plain_samplers
@@ -219,6 +222,10 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             SourceOwnSkip(at=of(one), test=cut(source(test)), ends=isinstance(one.node, ast.Break))
             for one, test in own_skips(program)
         ),
+        own_clocks=_first(
+            SourceOwnSkip(at=of(one), test=cut(source(test)), ends=True)
+            for one, test in own_clocks(program)
+        ),
         own_catches=_first(at(node, scope) for node, scope in own_catches(program)),
         unscaled_float16=perhaps(unscaled_float16(program)),
         half_models=_first(of(one) for one in half_models(program)),
@@ -229,6 +236,11 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         gathered=_first(
             SourceGathered(at=of(call), similar=of(similar))
             for call, similar in without_gradients(program)
+        ),
+        passes_of_one_rank=_first(of(one) for one in passes_of_one_rank(program)),
+        reduced_losses=_first(
+            SourceReduced(at=of(call), divides=at(node, call.scope))
+            for call, node in reduced_losses(program)
         ),
         stale_optimizers=_first(
             SourceStale(at=of(made), wrap=of(wrap)) for made, wrap in stale_optimizers(program)

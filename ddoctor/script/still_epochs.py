@@ -1,4 +1,4 @@
-"""Epochs that a sampler gets from a field that never advances."""
+"""Epochs that a sampler gets, and that never advance."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ RESTORES = ("__init__", "load", "from_", "restore", "resume")
 
 
 def still_epochs(program: Program) -> Iterator[Call]:
-    """Calls of `set_epoch` with a field that only a start or a restored state sets."""
+    """Calls of `set_epoch` with a number, or a field that only a start or a restored state sets."""
     for call in program.calls:
         given = call.node.args[0] if call.method == "set_epoch" and call.node.args else None
+        in_epochs = any(one.node in program.epochs for one in call.loops)
+        if isinstance(given, ast.Constant) and in_epochs and not _advances_another(program):
+            yield call
         if isinstance(given, ast.Attribute) and call.loops:
             sets = [
                 one
@@ -33,6 +36,12 @@ def still_epochs(program: Program) -> Iterator[Call]:
             )
             if not advances and not any(one.method == "setattr" for one in program.calls):
                 yield call
+
+
+def _advances_another(program: Program) -> bool:
+    """Whether a sampler gets another number: this one may be for an evaluation."""
+    calls = [call for call in program.calls if call.method == "set_epoch"]
+    return any(not isinstance(one, ast.Constant) for call in calls for one in call.node.args)
 
 
 def _targets(node: ast.stmt) -> Sequence[ast.AST]:

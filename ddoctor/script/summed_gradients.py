@@ -25,14 +25,19 @@ def summed_gradients(program: Program) -> Call | None:
 
     Whatever multiplies or divides in a line that names the number of ranks may do so.
     """
-    optimizers = [call.method.lower() for call in program.calls if makes_optimizer(call)]
-    if not optimizers or any(word in one for one in optimizers for word in SCALE_FREE):
+    if is_scale_free(program):
         return None
     for call in program.by_name.get(REDUCE, ()):
         averages = "AVG" in source(call.node) or _divides(call.scope.node)
         if call.node.args and _is_gradient(call.node.args[0]) and not averages:
             return None if _scales_by_ranks(program) else call
     return None
+
+
+def is_scale_free(program: Program) -> bool:
+    """Whether the steps may hardly depend on the scale of the gradients."""
+    optimizers = [call.method.lower() for call in program.calls if makes_optimizer(call)]
+    return not optimizers or any(word in one for one in optimizers for word in SCALE_FREE)
 
 
 def _scales_by_ranks(program: Program) -> bool:

@@ -327,12 +327,17 @@ def test_a_step_of_one_rank(findings: Findings) -> None:
     assert "train.py:30 (`optimizer.step()`) is for one rank alone" in finding.because
 
 
+def test_a_rate_of_one_rank(findings: Findings) -> None:
+    schedule = step("one-rank", made_by="torch.optim.lr_scheduler.StepLR")
+    (finding,) = findings(CAUSE, stepping(schedule))
+    assert "the others keep the learning rate" in finding.because
+
+
 @pytest.mark.parametrize(
     "script",
     [
         stepping(step()),
         stepping(step("one-rank"), BROADCAST),
-        stepping(step("one-rank", made_by="torch.optim.lr_scheduler.StepLR")),
         stepping(step("one-rank", made_by="torch.profiler.profile")),
         stepping(step("one-rank", "condition")),
     ],

@@ -164,7 +164,7 @@ def test_a_checkpoint_returns_to_gpu_0(review: Review) -> None:
         # The way of one process, next to that of several.
         "if gpu is None:\n    state = torch.load(path)\n"
         "else:\n    state = torch.load(path, map_location=device)\nmodel.load_state_dict(state)\n",
-        "if local_rank == 0:\n    state = torch.load(path)\n    model.load_state_dict(state)\n",
+        "if local_rank == 0:\n    state = torch.load(path)\n    teacher.load_state_dict(state)\n",
     ],
 )
 def test_quiet_where_it_goes_elsewhere(review: Review, load: str) -> None:
