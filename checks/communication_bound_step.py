@@ -18,9 +18,14 @@ accumulation), or do more work per step.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from statistics import fmean, median
+from statistics import median
 
-from ddoctor.analysis import called_lines, live_data_starvation, printed_times
+from ddoctor.analysis import (
+    called_lines,
+    live_data_starvation,
+    printed_times,
+    unused_gradients,
+)
 from ddoctor.analysis.cpu_contention import have_their_cpus, only_waking
 from ddoctor.analysis.ddp_options import accumulate, larger_batch
 from ddoctor.analysis.describe import MIB
@@ -105,9 +110,7 @@ def in_sight(
 ) -> Iterator[Finding]:
     if len(steps.ranks) < 2 or not enough(steps) or not steps.complete:
         return
-    transfers = list(
-        map(fmean, zip(*(rank.spent("transfer") for rank in steps.ranks), strict=True))
-    )
+    transfers = unused_gradients.transfers(steps)
     shares = [a / b for a, b in zip(transfers, steps.seconds, strict=True)]
     share = median(shares)
     steady = 1.0 if few(steps) else STEADY
@@ -116,6 +119,8 @@ def in_sight(
     objects = _of_objects(collective_calls) if collective_calls is not None else None
     if objects is not None and share - objects[1] / median(steps.seconds) < NOTABLE:
         return  # no gradients take it
+    if unused_gradients.sent_in_vain(wrapping) is not None:
+        return  # `ddp-unused-parameters` says of what
     wrapper = next(iter(wrapping.wrappers), None) if wrapping is not None else None
     large = share >= LARGE and have_their_cpus(steps, use) and not only_waking(steps, transfers)
     gradients = wrapper.trainable_bytes / MIB if wrapper is not None else 0

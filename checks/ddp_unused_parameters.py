@@ -20,18 +20,20 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ddoctor.analysis import endings
+from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.launch_plan import LaunchPlan
 from ddoctor.analysis.named_models import names_of
 from ddoctor.analysis.script_source import is_plain, shown, with_keywords
 from ddoctor.analysis.switched_layers import SwitchedLayers
+from ddoctor.analysis.unused_gradients import sent_in_vain, share_of_transfers
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_lines import SourceCall
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
-from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
 EXPLAINS = ("dead-rank", "first-failure-masked")
 
@@ -49,6 +51,8 @@ OF_POOLED = re.compile(
     r"\.from_pretrained"
 )
 DDP = "torch.nn.parallel.DistributedDataParallel"
+# As of communication-bound-step: less than 85 % of the speed on one GPU is unusual.
+NOTABLE = 0.15
 FEW = 4
 """Beyond this many names, only the count is shown."""
 
@@ -224,24 +228,31 @@ def _shards(script: Script, launch: Launch | None) -> bool:
     return any(one.name.endswith("Plugin") for one in script.calls)
 
 
-def left_out_for_good(wrapping: Wrapping) -> Iterator[Finding]:
+def left_out_for_good(wrapping: Wrapping, steps: Steps | None) -> Iterator[Finding]:
     watched = [one for one in wrapping.wrappers if one.find_unused_parameters]
     never = next((one for one in watched if one.unused and one.inspected_steps), None)
     if never is not None and all(one.unused == never.unused for one in watched):
+        share = share_of_transfers(steps) if sent_in_vain(wrapping) is not None else 0.0
+        sends = (
+            f"sends zeros for them, {never.unused_bytes / MIB:.3g} of "
+            f"{never.trainable_bytes / MIB:.3g} MiB: all transfers take {share:.0%} of the step"
+            if share
+            else "searches the graph in every step"
+        )
         yield Finding(
-            severity=Severity.NOTE,
+            severity=Severity.WARNING if share >= NOTABLE else Severity.NOTE,
             confidence=Confidence.LIKELY,
             title="Some parameters get no gradient, and DDP searches for them in each step",
             because=(
                 f"{_names(never.unused)} got no gradient on any rank in {never.inspected_steps} "
-                "inspected steps; find_unused_parameters=True tolerates them, but DDP then "
-                "searches the graph in every step"
+                f"inspected steps; find_unused_parameters=True tolerates them, but DDP then {sends}"
             ),
             evidence=(
                 Observation(
                     name="parameters without a gradient", value=len(never.unused), expected=0
                 ),
             ),
+            cost=Cost(value=round(share, 3), unit="share of step") if share else None,
             fixes=(_frozen(never.unused),),
         )
 

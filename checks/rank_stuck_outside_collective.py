@@ -49,6 +49,10 @@ TOLD = ("desync", "collective-mismatch", "main-first", "saving")
 OF_A_QUEUE = "for a queue that another thread fills"
 _NO_THREAD = ", and no other thread of it runs code of the script: what filled it has ended"
 
+OF_A_FULL_PIPE = "until another process reads what it sends, for the pipe is full"
+SENDS = ("_send", "_send_bytes", "send_bytes", "put")
+"""Functions of ``multiprocessing`` that write to a pipe of 64 KiB (man 7 pipe)."""
+
 # Why a thread blocks in a file of the standard library, or of a common package.
 BLOCKS_IN = {
     "bdb.py": "for input at a debugger prompt",
@@ -263,7 +267,7 @@ def _stuck(
                 caution="find out first what stopped it, and why",
             )
             if first.seen.state == "stopped"
-            else _repair(stack(first)),
+            else _repair(stack(first), why),
         ),
     )
 
@@ -289,7 +293,7 @@ def _in_training(
         ),
         where=Where.of(rows),
         fixes=(
-            _repair(endings.traceback(first))
+            _repair(endings.traceback(first), why)
             if first.stack
             else Fix(
                 summary="run it again, and dump the stack of that rank while it hangs",
@@ -301,9 +305,11 @@ def _in_training(
     )
 
 
-def _repair(stack: str) -> Fix:
+def _repair(stack: str, why: str) -> Fix:
     return Fix(
-        summary="find what the innermost line waits for, or give that wait a timeout",
+        summary="let the process that gets this read while the ranks run, and join them afterwards"
+        if OF_A_FULL_PIPE in why
+        else "find what the innermost line waits for, or give that wait a timeout",
         paste=stack,
         language="text",
     )
@@ -313,6 +319,11 @@ def _for_what(stack: Sequence[Frame]) -> str:
     """The reason that the innermost library frames show, or the line itself; empty: none."""
     inner = list(takewhile(lambda frame: not frame.of_user, reversed(stack)))
     reasons = [BLOCKS_IN.get(frame.file.rpartition("/")[2], "") for frame in inner]
+    if any(
+        "multiprocessing/" in frame.file and frame.function.rpartition(".")[2] in SENDS
+        for frame in inner
+    ):
+        reasons = [OF_A_FULL_PIPE]
     if not inner and stack and ASKS_A_STORE.search(stack[-1].text):
         reasons = [OF_A_STORE]
     # A queue waits by a lock.

@@ -83,6 +83,8 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """Steps in which the local gradients of this rank were inspected."""
     unused: tuple[str, ...] = ()
     """Names of parameters without a gradient in all of these steps; sometimes: in some of them."""
+    unused_bytes: int = 0
+    """Bytes of those without one in all of these steps."""
     sometimes_unused: tuple[str, ...] = ()
     """Names of parameters without a gradient in some of these steps."""
     table_bytes: int = 0

@@ -157,6 +157,7 @@ def _wrapper(
         table_rows=round(inspection.table_rows(of_ddp), 4),
         discarded=round(inspection.discarded(number), 4) if number is not None else 0.0,
         unused=never,
+        unused_bytes=sum(one.nbytes for name, one in bare.named_parameters() if name in never),
         sometimes_unused=sometimes,
     )
 

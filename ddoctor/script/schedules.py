@@ -10,13 +10,13 @@ prepared scheduler makes a step for each rank.
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddoctor.script.calls import is_accelerator
-from ddoctor.script.names import source, variable, words
+from ddoctor.script.names import variable, words
 from ddoctor.script.program import Program
+from ddoctor.script.ranks import own_name
 from ddoctor.script.scopes import Call, Scope
 
 MOST_STEPS = 5
@@ -25,8 +25,7 @@ OF_ALL = frozenset({"processes", "world", "ranks", "gpus", "devices", "replicas"
 """Words of the number of ranks: who writes it has counted them."""
 OF_TORCH = "torch.optim.lr_scheduler."
 PREPARES = ("prepare", "prepare_scheduler")
-DIVIDED = re.compile(r"/\s*[\w.()]*num_processes")
-MULTIPLIED = re.compile(r"\*\s*[\w.()]*num_processes|num_processes\s*\*")
+PROCESSES = "num_processes"
 
 
 @dataclass(frozen=True)
@@ -120,9 +119,9 @@ class _Reading:
         """The lengths that the function of a schedule takes itself."""
         variables = [value for values in scope.variables.values() for value in values if value]
         parts = (*variables, *(part for call in scope.calls for part in _given(call.node)))
-        multiplied = any(MULTIPLIED.search(source(one)) for one in parts)
+        multiplied = any(map(_multiplied, parts))
         for one in parts:
-            if not multiplied and DIVIDED.search(source(one)):
+            if not multiplied and _divided(one):
                 # The number of ranks that the function is given may be for this alone.
                 self._counts_all, self._found = False, self._found or (one, scope)
             else:
@@ -131,9 +130,9 @@ class _Reading:
 
     def _expression(self, value: ast.expr, at: Call, steps: int) -> None:
         """An expression that holds where a call is."""
-        if steps < MOST_STEPS and self._found is None and DIVIDED.search(source(value)):
+        if steps < MOST_STEPS and _divided(value):
             # A number that is divided itself may be so once the schedule has it.
-            self._found = value, at.scope
+            self._found = self._found or (value, at.scope)
             return
         self._names_all(value)
         self._lengths(value, at.scope, steps)
@@ -182,6 +181,25 @@ class _Reading:
             and call.node.lineno < self._made.node.lineno
             for call, target in self._sharded
         )
+
+
+def _divided(value: ast.AST) -> bool:
+    """Whether the number of ranks is part of what divides."""
+    return any(
+        isinstance(part, ast.BinOp)
+        and isinstance(part.op, ast.Div | ast.FloorDiv)
+        and any(own_name(one) == PROCESSES for one in ast.walk(part.right))
+        for part in ast.walk(value)
+    )
+
+
+def _multiplied(value: ast.AST) -> bool:
+    """Whether it is a factor, and not one of what divides."""
+    if isinstance(value, ast.BinOp) and isinstance(value.op, ast.Div | ast.FloorDiv):
+        return _multiplied(value.left)
+    factor = isinstance(value, ast.BinOp) and isinstance(value.op, ast.Mult)
+    own = factor and any(own_name(one) == PROCESSES for one in (value.left, value.right))  # type: ignore[attr-defined]
+    return own or any(map(_multiplied, ast.iter_child_nodes(value)))
 
 
 def _is_length(node: ast.Call) -> bool:

@@ -39,6 +39,8 @@ def stale_optimizers(program: Program) -> Iterator[tuple[Call, Call]]:
     wraps = [call for call in program.calls if call.name in (FSDP1, FSDP2)]
     if not made or not wraps or any(map(_keeps, wraps)) or renews(program):
         return
+    # Layers may be divided before, by a loop over them: the rest of the model is so at its end.
+    wraps = [wrap for wrap in wraps if wrap.name == FSDP1 or not wrap.loops] or wraps
     if not all(precedes(one, wrap, program) for one in made for wrap in wraps):
         return
     for one in made:

@@ -55,11 +55,13 @@ def made_in_each_step(program: Program) -> Iterator[Call]:
 
 
 def hooks_of_each_step(program: Program) -> Iterator[Call]:
-    """Calls that add a hook to a module in each turn of a training loop, where none is removed."""
+    """Calls that add hooks to a module again and again in a training, where none is removed."""
     if any(call.method == "remove" for call in program.calls):
         return
     for call in program.calls:
         loop = in_each_turn(call, program, inner=True) if call.method in HOOKS else None
+        if loop is None and call.method in HOOKS:
+            loop = _now_and_then(call, program)
         if loop is not None and variable(_root(call.node)) not in _names_made(loop, items=False):
             yield call
 
@@ -182,6 +184,20 @@ def in_each_turn(call: Call, program: Program, *, inner: bool = False) -> ast.AS
         if block.kind in IN_THE_WAY and not (inner and block.kind == "loop"):
             return None
     return None
+
+
+def _now_and_then(call: Call, program: Program) -> ast.AST | None:
+    """The training loop that makes a call in each Nth turn; None: none does."""
+    around = program.around(call)
+    loops = [at for at, block in enumerate(around) if block.node in program.training]
+    inner = around[loops[-1] + 1 :] if loops else ()
+    counted = any(
+        isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod)
+        for block in inner
+        if block.kind == "condition" and block.test is not None
+        for part in ast.walk(block.test)
+    )
+    return around[loops[-1]].node if counted else None
 
 
 def _loops(call: Call, program: Program) -> Sequence[Block]:

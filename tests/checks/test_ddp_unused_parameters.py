@@ -14,6 +14,7 @@ from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.training_run import ending
+from tests.training_steps import USUAL, steps
 
 CAUSE = "ddp-unused-parameters"
 AUX = ("aux.weight", "aux.bias")
@@ -147,6 +148,26 @@ def test_what_is_never_used_is_a_note_where_ddp_looks_for_it(findings: Findings)
     (finding,) = findings(CAUSE, wrapping(AUX, AUX, find_unused_parameters=True))
     assert finding.severity is Severity.NOTE
     assert "requires_grad = False" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    ("unused", "transfer", "severity"),
+    [
+        (600, 0.05, Severity.WARNING),
+        # Few of the bytes; and a transfer that takes little.
+        (200, 0.05, Severity.NOTE),
+        (600, 0.005, Severity.NOTE),
+    ],
+)
+def test_zeros_that_ddp_sends(
+    findings: Findings, unused: int, transfer: float, severity: Severity
+) -> None:
+    section = wrapping(AUX, AUX, find_unused_parameters=True, unused_bytes=unused)
+    taken = steps(USUAL, USUAL, transfer=transfer)
+    (finding,) = findings(CAUSE, section, taken)
+    assert finding.severity is severity
+    others = findings("communication-bound-step", section, taken)
+    assert bool(others) is (unused == 200)
 
 
 def test_quiet_where_every_parameter_is_used(findings: Findings) -> None:

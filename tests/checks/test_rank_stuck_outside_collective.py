@@ -379,3 +379,16 @@ def test_the_thread_that_fed_the_rank_has_died(findings: Findings) -> None:
     assert "; before, a thread of rank 0 raised OSError: no disk at train.py:8" in finding.because
     # The stack of a rank that hung has no exception.
     assert finding.fixes[0].paste.endswith("x = q.get()")
+
+
+@pytest.mark.parametrize(
+    ("function", "full"), [("Connection._send", True), ("Connection._recv", False)]
+)
+def test_a_pipe_that_nobody_reads(findings: Findings, function: str, full: bool) -> None:
+    puts = (
+        user(72, "results.put(row)", "worker"),
+        library("multiprocessing/connection.py", 384, function),
+    )
+    (finding,) = findings(CAUSE, look(in_reduction(0), standing(1, "rest", *puts)))
+    assert ("for the pipe is full" in finding.because) is full
+    assert ("join them afterwards" in finding.fixes[0].summary) is full

@@ -48,7 +48,11 @@ def test_an_optimizer_of_each_epoch(script: Read) -> None:
 
 @pytest.mark.parametrize(
     "step",
-    [HOOK + USUAL, "for layer in model.children():\n    layer.register_forward_hook(f)\n" + USUAL],
+    [
+        HOOK + USUAL,
+        "for layer in model.children():\n    layer.register_forward_hook(f)\n" + USUAL,
+        "if number % 20 == 0:\n" + indent(HOOK, "    ") + USUAL,
+    ],
 )
 def test_a_hook_of_each_step(script: Read, step: str) -> None:
     (line,) = script(ddp(step=step)).repeated_hooks

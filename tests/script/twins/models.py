@@ -391,6 +391,12 @@ TWINS = {
         TRAINED.format("{'use_reentrant': True}"),
         TRAINED.format("{'use_reentrant': False}"),
     ),
+    "a schedule of what the ranks divide": (
+        "accelerate-scheduler-steps-n-times",
+        SCHEDULED.format("len(rows) // (8 * accelerator.num_processes) * args.epochs"),
+        SCHEDULED.format("len(rows) // 8 * args.epochs"),
+        SCHEDULED.format("len(rows) // (8 * accelerator.gradient_accumulation_steps)"),
+    ),
     "a schedule of one rank's batches, in two lines": (
         "accelerate-scheduler-steps-n-times",
         SCHEDULED.format("each * args.epochs").replace(

@@ -38,6 +38,8 @@ def main(loader, sampler):
 WRAP = "return FSDP(net)"
 EACH = "for layer in net.layers:\n        fully_shard(layer)\n    fully_shard(net)\n    return net"
 SHARD = "    model = shard(model)\n"
+LAYERS = "    for layer in model.layers:\n        fully_shard(layer)\n"
+REST = "    fully_shard(model)\n"
 GIVEN = "AdamW(groups"
 ADAM = "    optimizer = adam(model, 1e-3)\n"
 
@@ -112,6 +114,18 @@ TWINS = {
         helpers(SHARD, ADAM, wrap=EACH),
         helpers("    if args.fsdp:\n    ", SHARD, "    else:\n    ", ADAM, wrap=EACH),
         helpers("    if args.ddp:\n    ", ADAM, "    else:\n    ", SHARD, wrap=EACH),
+    ),
+    "an optimizer between the layers and the rest of the model": (
+        "fsdp-use-orig-params",
+        helpers(LAYERS, ADAM, REST, wrap="return net"),
+        helpers(LAYERS, REST, ADAM, wrap="return net"),
+        helpers(
+            ADAM,
+            LAYERS,
+            REST,
+            "    optimizer = torch.optim.AdamW(model.parameters())\n",
+            wrap="return net",
+        ),
     ),
     "an optimizer in a function before several ranks share the model": (
         "fsdp-use-orig-params",
