@@ -9,12 +9,14 @@ from itertools import chain
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import own_name
+from ddoctor.script.same import given_to
 from ddoctor.script.scopes import Call, Scope, Statement
 
 TO_THE_MOST = "max_length"
 """Of ``padding=`` of a tokenizer: to its own or the model's greatest length."""
 OF_PROMPTS = "diffusers"
 """Its models take prompts of one length."""
+TOKENS = "input_ids"
 FILLS = frozenset({"zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full"})
 ITEM = "__getitem__"
 BATCH = 1
@@ -27,6 +29,8 @@ def fixed_padding(program: Program) -> Iterator[Call | Statement]:
         yield from filter(_pads_to_the_most, program.calls)
     collating = _collating(program)
     makes = {one for one in program.scopes if _makes_batches(one, collating)}
+    tokens = {one.scope for one in program.statements if _returns_tokens(one)}
+    makes |= {one for one in tokens if _gets_fixed_lengths(one, program)}
     for call in program.calls:
         if call.scope in makes and call.name.endswith(".pad") and _adds_up(call.node.args, call):
             yield call
@@ -63,6 +67,23 @@ def _makes_batches(scope: Scope, collating: frozenset[str]) -> bool:
     return makes and not any(map(_is_window, ast.walk(scope.node)))
 
 
+def _returns_tokens(statement: Statement) -> bool:
+    """Whether a function returns what transformers' models take, as a tokenizer does."""
+    value = statement.node.value if isinstance(statement.node, ast.Return) else None
+    keys = value.keys if isinstance(value, ast.Dict) else ()
+    return any(isinstance(one, ast.Constant) and one.value == TOKENS for one in keys)
+
+
+def _gets_fixed_lengths(scope: Scope, program: Program) -> bool:
+    """Whether no call gives it the length of a batch."""
+    return all(
+        value is not None and (_is_fixed(value, where) or where is scope)
+        for name in _arguments(scope)
+        if "len" in name
+        for value, where in given_to(name, scope, program)
+    )
+
+
 def _is_window(node: ast.AST) -> bool:
     """Whether it takes a part of fixed length out of the middle: shorter samples are rare then."""
     if not isinstance(node, ast.Slice) or node.lower is None:
@@ -90,7 +111,10 @@ def _adds(statement: Statement) -> bool:
 
 
 def _misses(node: ast.AST, scope: Scope) -> bool:
-    """Whether it is a fixed length, less that of a sample."""
+    """Whether it is a fixed length, less that of a sample, or a variable with nothing else."""
+    shown = scope.shown(node.id) if isinstance(node, ast.Name) else ()
+    if len(shown) == 1 and isinstance(shown[0], ast.BinOp):
+        node = shown[0]
     return (
         isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.Sub)

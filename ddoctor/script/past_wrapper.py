@@ -127,7 +127,8 @@ def _runs_a_model(call: Call, program: Program) -> bool:
     models = (owner for owner, bases in program.bases.items() if MODEL in bases)
     named = (program.functions.get(f"{owner}.{call.method}") for owner in models)
     return any(
-        variable(one.node.func).startswith("self.") and one.node.args
+        (variable(one.node.func) == "self" or variable(one.node.func).startswith("self."))
+        and one.node.args
         for method in named
         if method is not None
         for one in method.calls

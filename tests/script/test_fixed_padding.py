@@ -36,6 +36,19 @@ class Texts(Dataset):
 """
 
 
+TOKENIZER = """
+class Tokenizer:
+    def __call__(self, words, length):
+        ids = [self.table[word] for word in words]
+        rest = length - len(ids)
+        return {{"input_ids": ids + [0] * rest, "attention_mask": [1] * len(ids) + [0] * rest}}
+
+def prepare(rows, length=128):
+    tokenizer = Tokenizer(rows)
+    return [tokenizer(row, {length}) for row in rows]
+"""
+
+
 def collate(body: str, given: str = "collate") -> str:
     return COLLATE.format(body="\n".join(f"    {line}" for line in body.split("\n")), given=given)
 
@@ -48,6 +61,8 @@ def item(body: str) -> str:
     "source",
     [
         "rows = tokenizer(texts, padding='max_length', max_length=512, truncation=True)",
+        TOKENIZER.format(length="128"),
+        TOKENIZER.format(length="length"),
         collate("return torch.stack([F.pad(one, (0, LENGTH - len(one))) for one in samples])"),
         collate(
             "return torch.stack([F.pad(one, (0, 512 - one.size(0)), value=1) for one in samples])"
@@ -80,6 +95,7 @@ def test_padded_to_a_fixed_length(script: Read, source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
+        TOKENIZER.format(length="max(map(len, rows))"),
         "rows = tokenizer(texts, padding=True, max_length=512, truncation=True)",
         "rows = tokenizer(texts, padding='longest', pad_to_multiple_of=8)",
         "rows = tokenizer(texts, padding='max_length' if args.tpu else True)",

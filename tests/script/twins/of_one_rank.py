@@ -34,6 +34,13 @@ def evaluate(net, rows):
         return sum(net(row).sum() for row in rows)
 """
 EVALUATE = "print(evaluate({}, held))"
+IN_NET = """
+class Net(torch.nn.Module):
+    def forward(self, batch):
+        return self.layers(batch)
+    def objective(self, batch):
+        return self(batch).sum()
+"""
 FSDP2 = "from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard\n"
 DIVIDED = SET_UP.replace(WRAP, "model = Net()\nfully_shard(model{})\n")
 POLICY = ", mp_policy=MixedPrecisionPolicy(param_dtype=torch.{})"
@@ -64,6 +71,15 @@ def evaluates(epoch: str, layer: str = "BatchNorm1d", set_up: str = SET_UP, head
 
 
 TWINS = {
+    "a loss that a method of the model inside DDP makes": (
+        "replicas-diverged",
+        trains(STEP.replace("model(batch).sum()", "model.module.objective(batch)"), head=IN_NET),
+        trains(head=IN_NET),
+        trains(
+            STEP.replace("loss.backward()", "loss.backward()\nmodel.module.objective(held)"),
+            head=IN_NET,
+        ),
+    ),
     "a rate that one rank changes": (
         "replicas-diverged",
         trains(epoch=FIRST.format("scheduler.step()")),
