@@ -35,10 +35,14 @@ from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
-EXPLAINS = ("dead-rank", "first-failure-masked")
+EXPLAINS = ("dead-rank", "first-failure-masked", "script-error")
 
-# torch/csrc/distributed/c10d/reducer.cpp, ensure_prior_reduction_finished
-CRASH = "Expected to have finished reduction in the prior iteration"
+# torch/csrc/distributed/c10d/reducer.cpp, ensure_prior_reduction_finished; and what Lightning makes
+# of it (lightning/pytorch/strategies/ddp.py).
+CRASH = (
+    "Expected to have finished reduction in the prior iteration"
+    "|LightningModule has parameters that were not used in producing the loss"
+)
 NAMED = re.compile(r"Parameters which did not receive grad for rank \d+: (.+)")
 NUMBERED = re.compile(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)")
 

@@ -34,6 +34,7 @@ from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.loading import Loader, Loading
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceOwnSkip
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapping
@@ -262,7 +263,7 @@ def left_by_the_others(log: Log, run: TrainingRun | None) -> Iterator[Finding]:
     )
 
 
-def in_a_live_run(live: LiveState) -> Iterator[Finding]:
+def in_a_live_run(live: LiveState, script: Script | None) -> Iterator[Finding]:
     ended = [rank.rank for rank in live.gone if rank.finished]
     # A loop over messages is none over batches.
     judged = live.blocked and not live.unmatched
@@ -279,22 +280,41 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         still = "are still in it and wait" if len(behind) > 1 else "is still in it and waits"
         left = sorted((*ended, *(rank.rank for rank in ahead)))
         skip = next((row.skipped_at for row in behind[0].seen.activities), None)
+        own = _own_skip(loop, script) if skip is None else None
+        skips = _skips(skip) if skip is not None else _skips_by(own) if own is not None else ""
+        alike = (
+            [let_all_decide(own.test, f"{own.at.place}, before the backward pass")]
+            if own is not None
+            else _alike(skip)
+        )
         yield Finding(
             severity=Severity.ERROR,
             confidence=Confidence.LIKELY,
             because=(
                 f"loop at {loop.file.rpartition('/')[2]}:{loop.line} (`{loop.text}`): "
                 f"{', '.join(gone)}, while {named(behind)} {still} {behind[0].where}; "
-                f"{live.standstill}" + (f"; {_skips(skip)}" if skip is not None else "")
+                f"{live.standstill}{skips and f'; {skips}'}"
             ),
             evidence=(
                 Observation(name="left the loop", value=endings.ranks(left)),
                 Observation(name="still in the loop", value=named(behind)),
             ),
             where=Where(ranks=tuple(left)),
-            fixes=(*_alike(skip), STOP_TOGETHER, JOIN),
+            fixes=(*alike, STOP_TOGETHER, JOIN),
         )
         return
+
+
+def _own_skip(loop: Block, script: Script | None) -> SourceOwnSkip | None:
+    """Where the source lets a rank leave out a step in this loop by its own batch."""
+    for one in script.own_skips if script is not None else ():
+        if not one.ends and loop.file.endswith(one.at.file) and one.at.line > loop.line:
+            return one
+    return None
+
+
+def _skips_by(own: SourceOwnSkip) -> str:
+    return f"{shown(own.at)} skips a batch if `{own.test}`, by what this rank has"
 
 
 def _skips(test: Frame) -> str:
@@ -307,7 +327,9 @@ def _alike(test: Frame | None) -> Iterator[Fix]:
         yield let_all_decide(found[1], endings.place(test))
 
 
-def in_a_hung_run(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:
+def in_a_hung_run(
+    run: TrainingRun, loading: Loading | None, script: Script | None
+) -> Iterator[Finding]:
     """Ranks left a loop whose batches no DataLoader counts: the script makes them itself."""
     live = seen_live(run)
     rows = by_name(loading).values() if loading is not None else ()
@@ -316,7 +338,7 @@ def in_a_hung_run(run: TrainingRun, loading: Loading | None) -> Iterator[Finding
     counted = not killed and any(len(loaders) == len(run.ranks) for loaders in rows)
     told = counted or _known(run, loading) or endings.gone_before(run)
     if live is not None and not told:
-        yield from in_a_live_run(live)
+        yield from in_a_live_run(live, script)
 
 
 def _joins(script: Script) -> bool:

@@ -6,13 +6,18 @@ A held frame keeps the objects of its function alive.
 from __future__ import annotations
 
 import _thread
+import gc
 import os
 import random
 import sys
 import time
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import accumulate, chain, repeat, takewhile
+from operator import attrgetter
 from types import CodeType, FrameType
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 SOON_SECONDS = 1e-4
 """How long the main thread keeps the interpreter that the sampler asks for."""
@@ -67,22 +72,82 @@ def of_threads(main: int, most: int) -> Mapping[int, Copied]:
     """The innermost frames of the main thread and of all others but this one, by identifier.
 
     Of the main thread alone, if there are more than ``most``.
+
+    No other thread runs meanwhile, and no garbage is collected. CPython 3.11 makes the object of a
+    frame when ``f_back`` is read, which may collect garbage; while a finalizer runs, the thread
+    whose frame it is may return, and the new object then refers to memory that is no frame any
+    more: the process ended by SIGSEGV (Objects/frameobject.c, ``PyFrame_GetBack``). And what a
+    function held, and this thread alone held at last, would be finalized in this thread.
     """
-    frames = sys._current_frames()
-    # Its own frame has this variable: a cycle, which would keep what all of them hold.
-    del frames[_thread.get_ident()]
-    alone = len(frames) > most
-    return {one: copied(frame) for one, frame in frames.items() if one == main or not alone}
+    frames: dict[int, FrameType] = {}
+    threads: list[int] = []
+    stacks: list[list[tuple[CodeType, int | None]]] = []
+    alone = _thread._count() > most
+    _at_once(
+        partial(_EXHAUST, map(frames.update, map(_CALL, (partial(sys._current_frames),)))),
+        partial(threads.extend, (main,) if alone else frames),
+        partial(stacks.extend, _outward(map(frames.__getitem__, threads))),
+        partial(frames.clear),
+    )
+    own = _thread.get_ident()
+    return {
+        thread: _linked(calls)
+        for thread, calls in zip(threads, stacks, strict=True)
+        if thread != own
+    }
+
+
+_CALL: Callable[[Any], Any] = partial.__call__
+_EXHAUST: partial[Any] = partial(deque, maxlen=0)
+_NAMES = ("f_code", "f_lineno")
+
+
+def _at_once(*steps: partial[Any]) -> None:
+    """Run these without giving up the interpreter, and without collections of garbage.
+
+    Functions of C that call each other never ask whether another thread waits.
+    """
+    collects: list[bool] = []
+    restore: tuple[partial[Any], ...] = (partial(bool), partial(gc.enable))
+    try:
+        _EXHAUST(
+            map(
+                _CALL,
+                (
+                    partial(collects.extend, map(_CALL, (partial(gc.isenabled),))),
+                    partial(gc.disable),
+                    *steps,
+                    partial(_EXHAUST, map(_CALL, map(restore.__getitem__, collects))),
+                ),
+            )
+        )
+    except BaseException:
+        if any(collects):
+            gc.enable()
+        raise
+
+
+def _outward(frames: Iterable[FrameType]) -> Iterator[list[tuple[CodeType, int | None]]]:
+    """Code and line of each frame and of those that lead to it, by functions of C alone."""
+    back = map(chain, zip(frames), repeat(repeat("f_back")))
+    whole = map(takewhile, repeat(bool), map(accumulate, back, repeat(getattr)))
+    return map(list, map(map, repeat(attrgetter(*_NAMES)), whole))
+
+
+def _linked(calls: Iterable[tuple[CodeType, int | None]]) -> Copied:
+    """The innermost of frames that lead to each other, of which the innermost comes first."""
+    copy: Copied | None = None
+    for code, line in reversed(list(calls)):
+        copy = Copied(code, line or 0, copy)
+    assert copy is not None
+    return copy
 
 
 def copied(frame: FrameType) -> Copied:
-    """A copy of a frame and of those that lead to it."""
-    calls = []
+    """A copy of a frame of this thread and of those that lead to it."""
+    calls: list[tuple[CodeType, int | None]] = []
     outer: FrameType | None = frame
     while outer is not None:
-        calls.append((outer.f_code, outer.f_lineno or 0))
+        calls.append((outer.f_code, outer.f_lineno))
         outer = outer.f_back
-    copy = Copied(*calls.pop(), None)
-    while calls:
-        copy = Copied(*calls.pop(), copy)
-    return copy
+    return _linked(calls)

@@ -7,7 +7,9 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from ddoctor import engine
 from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -83,6 +85,19 @@ def test_the_crash_is_explained_by_name(findings: Findings) -> None:
     assert "after 1 step," in finding.because
     assert "aux.weight, aux.bias on ranks 0-1" in finding.because
     assert [fix.settings for fix in finding.fixes][-1] == ("ddp.find_unused_parameters=true",)
+
+
+def test_what_lightning_makes_of_the_crash(findings: Findings) -> None:
+    message = (
+        "It looks like your LightningModule has parameters that were not used in producing the "
+        "loss returned by training_step. If this is intentional, you must enable"
+    )
+    section = run(message, message, framework="lightning")
+    (finding,) = findings(CAUSE, section, wrapping(AUX, AUX))
+    assert "aux.weight, aux.bias on ranks 0-1" in finding.because
+    report = engine.examine(Evidence([section, wrapping(AUX, AUX)]), "run")
+    assert report.findings[0].cause == CAUSE
+    assert "script-error" not in {one.cause for one in report.findings}
 
 
 def test_the_names_that_torch_prints_in_debug_mode(findings: Findings) -> None:

@@ -10,7 +10,10 @@ from ddoctor import engine
 from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.source_facts import SourceOwnSkip
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
@@ -143,6 +146,21 @@ def test_a_live_rank_that_has_left_the_loop(findings: Findings) -> None:
     assert "loop at train.py:35 (`for batch in loader:`)" in finding.because
     assert "rank 1 has left the loop and waits in barrier at train.py:50" in finding.because
     assert "ranks 0, 2 are still in it and wait in backward at train.py:40" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("line", "ends", "names"), [(37, False, True), (37, True, False), (9, False, False)]
+)
+def test_a_test_of_the_source_by_which_a_rank_skips_batches(
+    findings: Findings, line: int, ends: bool, names: bool
+) -> None:
+    at = SourceLine(file="train.py", line=line, text="continue")
+    own = SourceOwnSkip(at=at, test="not mask.any()", ends=ends)
+    script = Script(files=("train.py",), own_skips=(own,))
+    live = look(in_reduction(0, (EPOCHS, BATCHES)), in_collective(1, "barrier", 50, (EPOCHS,)))
+    (finding,) = findings(CAUSE, live, script)
+    assert ("(`continue`) skips a batch if `not mask.any()`" in finding.because) is names
+    assert ("float(not mask.any())" in finding.fixes[0].paste) is names
 
 
 def test_a_test_by_which_a_rank_skips_batches(findings: Findings) -> None:
