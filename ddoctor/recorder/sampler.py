@@ -7,8 +7,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import repeat
 from pathlib import Path
 from types import CodeType, FrameType
+from typing import Any
 
 from ddoctor.evidence.steps import COLLECT, HotLine
 from ddoctor.proc.memory import held, malloc_free
@@ -154,10 +157,13 @@ class Sampler:
         timeline = self._timeline
         if timeline.busy != timeline.main:
             return
-        frames = stacks.of_threads(timeline.main, MOST_THREADS if self._training else 0)
+        met: list[Any] = []
+        reads = partial(met.extend, map(getattr, repeat(timeline), ("phase", "came", "last")))
+        most = MOST_THREADS if self._training else 0
+        frames = stacks.of_threads(timeline.main, most, reads)
+        phase, came, now = met
         self.threads.look(frames)
         frame = frames.get(timeline.main)
-        phase, came, now = timeline.phase, timeline.came, timeline.last
         user = places.caller(frame)
         if frame is None or user is None:
             return

@@ -68,10 +68,11 @@ def _as_usual() -> None:
 os.register_at_fork(after_in_child=_as_usual)
 
 
-def of_threads(main: int, most: int) -> Mapping[int, Copied]:
+def of_threads(main: int, most: int, *first: partial[Any]) -> Mapping[int, Copied]:
     """The innermost frames of the main thread and of all others but this one, by identifier.
 
-    Of the main thread alone, if there are more than ``most``.
+    Of the main thread alone, if there are more than ``most``. ``first``: what is read at the same
+    moment, by functions of C.
 
     No other thread runs meanwhile, and no garbage is collected. CPython 3.11 makes the object of a
     frame when ``f_back`` is read, which may collect garbage; while a finalizer runs, the thread
@@ -84,6 +85,7 @@ def of_threads(main: int, most: int) -> Mapping[int, Copied]:
     stacks: list[list[tuple[CodeType, int | None]]] = []
     alone = _thread._count() > most
     _at_once(
+        *first,
         partial(_EXHAUST, map(frames.update, map(_CALL, (partial(sys._current_frames),)))),
         partial(threads.extend, (main,) if alone else frames),
         partial(stacks.extend, _outward(map(frames.__getitem__, threads))),
