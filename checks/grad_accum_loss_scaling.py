@@ -21,7 +21,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ddoctor.analysis.script_source import shown, targets
+from ddoctor.analysis.prepared_models import prepared_names
+from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_lines import SourceCall
@@ -123,14 +124,11 @@ def each_micro_batch_steps(script: Script, launch: Launch | None) -> Iterator[Fi
 
 def _is_kept_back(step: SourceCall, script: Script) -> bool:
     """Whether accelerate surely does not know the optimizer of a step."""
-    calls = script.of(".prepare")
-    names = {name for one in calls for name in (*one.arguments, *targets(one))}
-    hidden = any(name.startswith("*") for name in names) or any(one.of_script for one in calls)
+    names = prepared_names(script, "prepare_optimizer")
     made = any(
         one.assigned == step.on and one.name.startswith("torch.optim.") for one in script.calls
     )
-    others = any("prepare_optimizer" in one.name for one in script.calls)
-    return bool(names) and made and step.on not in names and not (hidden or others)
+    return bool(names) and made and step.on not in names
 
 
 def of_tokens(script: Script) -> Iterator[Finding]:

@@ -22,7 +22,8 @@ from math import isnan
 
 from ddoctor.analysis import endings, exchanged_models
 from ddoctor.analysis.done_by_one_rank import done_by_one_rank
-from ddoctor.analysis.script_source import PLAIN, WRAPPERS, is_plain, shown, targets
+from ddoctor.analysis.prepared_models import prepared_names
+from ddoctor.analysis.script_source import PLAIN, WRAPPERS, is_plain, shown
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
@@ -201,12 +202,9 @@ def without_a_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Fin
 
 def not_prepared(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
     """accelerate wraps the models that it prepares, and the optimizer has those of another one."""
-    calls = script.of(".prepare")
-    prepared = {name for one in calls for name in (*one.arguments, *targets(one))}
+    prepared = prepared_names(script, "prepare_model")
     alone = {one.framework for one in script.imports} - PLAIN == {"accelerate"}
-    others = any("prepare_model" in one.name for one in script.calls)
-    hidden = any(name.startswith("*") for name in prepared) or any(one.of_script for one in calls)
-    known = prepared and alone and not (others or hidden or script.unseen)
+    known = prepared and alone and not script.unseen
     if wrapping is not None or not known or script.of(*WRAPPERS):
         return
     for one in script.calls:
@@ -218,8 +216,8 @@ def not_prepared(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]
                 confidence=Confidence.LIKELY,
                 because=(
                     f"{shown(one.at)} trains {model}, which is not among what accelerator.prepare "
-                    f"gets at {calls[0].at.place}: nothing averages its gradients, and each rank "
-                    "trains its own"
+                    f"gets at {script.of('.prepare')[0].at.place}: nothing averages its "
+                    "gradients, and each rank trains its own"
                 ),
                 fixes=(
                     Fix.python(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ddoctor.script.names import source, variable
 from ddoctor.script.past_wrapper import DDP
 from ddoctor.script.program import Program
-from ddoctor.script.scopes import Call, Scope
+from ddoctor.script.scopes import Call
 from ddoctor.script.stale_optimizers import FSDP1, FSDP2
 
 BUFFERS = ("batchnorm", "torchvision.models.resnet", "torchvision.models.mobilenet")
@@ -33,12 +33,10 @@ def passes_of_one_rank(program: Program) -> Iterator[Call]:
             if first == "one-rank":
                 continue
 
-        def is_wrapped(name: str, scope: Scope = call.scope) -> bool:
-            # A variable or an argument of that name may be another model.
-            return bool(name) and (name, scope.holder(name)) in wrapped
-
-        given = filter(is_wrapped, _arguments(call))
-        if is_wrapped(variable(call.node.func)) or any(_runs(call, one, program) for one in given):
+        # A variable or an argument of that name may be another model.
+        known = {name for name, holder in wrapped if call.scope.holder(name) == holder}
+        given = known.intersection(_arguments(call))
+        if variable(call.node.func) in known or any(_runs(call, one, program) for one in given):
             yield call
 
 

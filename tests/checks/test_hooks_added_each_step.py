@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import AddedHooks, Growth, MemoryOverTime
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
@@ -41,3 +43,12 @@ def test_on_one_rank(findings: Findings) -> None:
 @pytest.mark.parametrize("seen", [memory(0), memory(4), memory(9, steps=9), memory(12)])
 def test_quiet(findings: Findings, seen: MemoryOverTime) -> None:
     assert findings(CAUSE, seen) == ()
+
+
+@pytest.mark.parametrize(("number", "found"), [(12, 1), (60, 1), (0, 0)])
+def test_the_source_says_so_and_the_run_added_some(
+    findings: Findings, number: int, found: int
+) -> None:
+    at = SourceLine(file="train.py", line=47, text="layer.register_forward_hook(keep)")
+    script = Script(files=("train.py",), repeated_hooks=(at,))
+    assert len(findings(CAUSE, memory(number), script)) == found
