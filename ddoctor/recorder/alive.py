@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gc
-import sys
+from functools import partial
+from itertools import chain, compress, repeat
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -12,9 +13,9 @@ from torch.optim.optimizer import Optimizer
 
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.swaps import replaces
+from ddoctor.recorder.undisturbed import at_once, call
 
 Kind = TypeVar("Kind")
-UNDISTURBED_SECONDS = 10.0
 
 _frozen: list[ref[Any]] = []
 
@@ -45,12 +46,17 @@ def objects(kind: type[Kind]) -> list[Kind]:
 
 
 def _collected(kind: type[Kind]) -> list[Kind]:
-    # The list of all objects must be gone before another thread goes on: a tuple that it is just
-    # building may have one owner only.
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(UNDISTURBED_SECONDS)
-    try:
-        # Not by isinstance(), which would ask each object for its class.
-        return [one for one in gc.get_objects() if issubclass(type(one), kind)]
-    finally:
-        sys.setswitchinterval(interval)
+    """What is of a class, by its type: isinstance() would ask each object for its class.
+
+    The list of all objects is gone before another thread runs: a tuple that it is just building may
+    have one owner only.
+    """
+    everything: list[Any] = []
+    found: list[Kind] = []
+    of_kind = map(issubclass, map(type, everything), repeat(kind))
+    at_once(
+        partial(everything.extend, chain.from_iterable(map(call, (partial(gc.get_objects),)))),
+        partial(found.extend, compress(everything, of_kind)),
+        partial(everything.clear),
+    )
+    return found

@@ -6,18 +6,18 @@ A held frame keeps the objects of its function alive.
 from __future__ import annotations
 
 import _thread
-import gc
 import os
 import random
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from itertools import accumulate, chain, repeat, takewhile
 from operator import attrgetter
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, TypeAlias
+
+from ddoctor.recorder.undisturbed import at_once, call, exhaust
 
 SOON_SECONDS = 1e-4
 """How long the main thread keeps the interpreter that the sampler asks for."""
@@ -84,9 +84,9 @@ def of_threads(main: int, most: int, *first: partial[Any]) -> Mapping[int, Copie
     threads: list[int] = []
     stacks: list[list[tuple[CodeType, int | None]]] = []
     alone = _thread._count() > most
-    _at_once(
+    at_once(
         *first,
-        partial(_EXHAUST, map(frames.update, map(_CALL, (partial(sys._current_frames),)))),
+        partial(exhaust, map(frames.update, map(call, (partial(sys._current_frames),)))),
         partial(threads.extend, (main,) if alone else frames),
         partial(stacks.extend, _outward(map(frames.__getitem__, threads))),
         partial(frames.clear),
@@ -99,34 +99,7 @@ def of_threads(main: int, most: int, *first: partial[Any]) -> Mapping[int, Copie
     }
 
 
-_CALL: Callable[[Any], Any] = partial.__call__
-_EXHAUST: partial[Any] = partial(deque, maxlen=0)
 _NAMES = ("f_code", "f_lineno")
-
-
-def _at_once(*steps: partial[Any]) -> None:
-    """Run these without giving up the interpreter, and without collections of garbage.
-
-    Functions of C that call each other never ask whether another thread waits.
-    """
-    collects: list[bool] = []
-    restore: tuple[partial[Any], ...] = (partial(bool), partial(gc.enable))
-    try:
-        _EXHAUST(
-            map(
-                _CALL,
-                (
-                    partial(collects.extend, map(_CALL, (partial(gc.isenabled),))),
-                    partial(gc.disable),
-                    *steps,
-                    partial(_EXHAUST, map(_CALL, map(restore.__getitem__, collects))),
-                ),
-            )
-        )
-    except BaseException:
-        if any(collects):
-            gc.enable()
-        raise
 
 
 def _outward(frames: Iterable[FrameType]) -> Iterator[list[tuple[CodeType, int | None]]]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 import time
 from functools import partial
-from itertools import repeat
 from multiprocessing import get_context
 from random import uniform
 from threading import Event, Thread, get_ident
@@ -133,38 +131,3 @@ def test_a_worker_that_is_forked_during_a_sample_has_the_usual_interval() -> Non
     sampler.join()
     sys.setswitchinterval(interval)
     assert theirs == 0.5
-
-
-@pytest.mark.parametrize("enabled", [True, False])
-def test_no_garbage_is_collected_in_the_middle(enabled: bool) -> None:
-    collected: list[str] = []
-    made: list[list[object]] = []
-    until_then: list[str] = []
-
-    def note(phase: str, info: object) -> None:
-        collected.append(phase)
-
-    usual = gc.get_threshold()
-    gc.collect()
-    gc.callbacks.append(note)
-    gc.set_threshold(500)
-    if not enabled:
-        gc.disable()
-    try:
-        stacks._at_once(
-            partial(made.extend, map(list, repeat((), 5000))),
-            partial(until_then.extend, collected),
-        )
-        assert gc.isenabled() is enabled
-    finally:
-        gc.enable()
-        gc.set_threshold(*usual)
-        gc.callbacks.remove(note)
-    assert len(made) == 5000
-    assert until_then == []
-
-
-def test_garbage_is_collected_again_after_an_error() -> None:
-    with pytest.raises(ValueError, match="invalid literal"):
-        stacks._at_once(partial(int, "one"))
-    assert gc.isenabled()
