@@ -45,6 +45,7 @@ def other_decisions(script: Script) -> Iterator[Finding]:
         yield from _goes_on_alone(script)
         yield from _by_own_batch(script)
         yield from _by_own_clock(script)
+        yield from _by_own_chance(script)
 
 
 def _bad_loss(script: Script) -> Iterator[Finding]:
@@ -151,6 +152,20 @@ def _by_own_clock(script: Script) -> Iterator[Finding]:
             f"a rank leaves the loop at {shown(one.at)} if `{one.test}`, by its own clock: one "
             "rank may do so a step before the others, which then wait for its gradients",
             leave_together(one.test),
+        )
+
+
+def _by_own_chance(script: Script) -> Iterator[Finding]:
+    """A rank leaves out a step by random numbers, which are others on each rank."""
+    for one in script.own_chances[:1]:
+        yield _told(
+            f"a rank leaves {'the loop over batches' if one.ends else 'a step'} at "
+            f"{shown(one.at)} if `{one.test}`, by random numbers that are others on each rank: "
+            "the others wait for its gradients",
+            Fix.python(
+                summary="draw these numbers with a generator that has one seed on all ranks",
+                paste="chance = random.Random(42)  # once\nchance.random()  # in each step",
+            ),
         )
 
 

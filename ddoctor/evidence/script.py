@@ -78,6 +78,8 @@ class Script(Section, frozen=True, kw_only=True):
     own_branches: tuple[SourceOwnBranch, ...] = ()
     own_skips: tuple[SourceOwnSkip, ...] = ()
     own_clocks: tuple[SourceOwnSkip, ...] = ()
+    own_chances: tuple[SourceOwnSkip, ...] = ()
+    """Skips that random numbers decide."""
     own_catches: tuple[SourceLine, ...] = ()
     """Where the training continues after an error that one rank alone may have had."""
     read_too_early: tuple[SourceReadEarly, ...] = ()

@@ -47,6 +47,17 @@ def own_branches(program: Program) -> Iterator[tuple[Call, ast.expr]]:
 
 def own_skips(program: Program) -> Iterator[tuple[Statement, ast.expr]]:
     """Where a rank leaves a training loop, or a step before its backward pass, with the test."""
+    for statement, test, loop in skips(program):
+        data = {call.on for call in _passes(statement.scope, loop)} - {""}
+        data |= _names(_given(loop)) if isinstance(loop, ast.For) else set()
+        # An option that must hold as well may be off.
+        parts = _all_of(test)
+        if all(_decides(one, statement.scope, data) for one in parts):
+            yield statement, test
+
+
+def skips(program: Program) -> Iterator[tuple[Statement, ast.expr, ast.AST]]:
+    """Each of the statements by which a training leaves its loop, or a step, with test and loop."""
     if any(call.method in JOINS and not call.node.args for call in program.calls):
         return
     for statement in program.statements:
@@ -56,18 +67,22 @@ def own_skips(program: Program) -> Iterator[tuple[Statement, ast.expr]]:
         loops = [at for at, block in enumerate(blocks) if block.kind == "loop"]
         loop = blocks[loops[-1]].node if loops else None
         tests = blocks[loops[-1] + 1 :] if loops else []
-        if loop not in program.training or len(tests) != 1 or tests[0].test is None:
+        if loop is None or loop not in program.training or len(tests) != 1:
             continue
-        back = [call for call in statement.scope.calls if _is_backward(call, loop)]
+        back = _passes(statement.scope, loop)
         late = any(call.node.lineno < statement.node.lineno for call in back)
-        if not back or (late and isinstance(statement.node, ast.Continue)):
-            continue
-        data = {call.on for call in back} - {""}
-        data |= _names(_given(loop)) if isinstance(loop, ast.For) else set()
-        # An option that must hold as well may be off.
-        parts = _all_of(tests[0].test)
-        if all(_decides(one, statement.scope, data) for one in parts):
-            yield statement, tests[0].test
+        skips_one = isinstance(statement.node, ast.Break) or not late
+        if back and skips_one and tests[0].test is not None:
+            yield statement, tests[0].test, loop
+
+
+def _passes(scope: Scope, loop: ast.AST) -> Sequence[Call]:
+    """The backward passes of a loop."""
+    return [
+        call
+        for call in scope.calls
+        if call.method in BACKWARD and any(block.node is loop for block in call.loops)
+    ]
 
 
 CLOCKS = (
@@ -114,10 +129,6 @@ def own_catches(program: Program) -> Iterator[tuple[ast.ExceptHandler, Scope]]:
             for node in ast.walk(loop):
                 if isinstance(node, ast.Try) and _contains(node.body, call.node):
                     yield from ((one, call.scope) for one in node.handlers if _goes_on(one))
-
-
-def _is_backward(call: Call, loop: ast.AST | None) -> bool:
-    return call.method in BACKWARD and any(block.node is loop for block in call.loops)
 
 
 def _contains(body: Sequence[ast.stmt], node: ast.AST) -> bool:

@@ -57,6 +57,7 @@ from ddoctor.evidence.source_facts import (
 from ddoctor.evidence.source_lines import SourceLine, SourceLoop
 from ddoctor.script.alone import trains_alone
 from ddoctor.script.batches import own_rates, scales_by_ranks
+from ddoctor.script.chances import own_chances
 from ddoctor.script.checkpoints import restored
 from ddoctor.script.clipping import clipped_in_parts, clipped_too_late
 from ddoctor.script.datasets import datasets
@@ -225,6 +226,10 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         own_clocks=_first(
             SourceOwnSkip(at=of(one), test=cut(source(test)), ends=True)
             for one, test in own_clocks(program)
+        ),
+        own_chances=_first(
+            SourceOwnSkip(at=of(one), test=cut(source(test)), ends=isinstance(one.node, ast.Break))
+            for one, test in own_chances(program)
         ),
         own_catches=_first(at(node, scope) for node, scope in own_catches(program)),
         unscaled_float16=perhaps(unscaled_float16(program)),

@@ -20,6 +20,9 @@ dist.all_reduce(late)
 if late.item():
     break
 """
+CHANCE = "if random.random() < 0.1:\n    continue\n"
+OWN_CHANCE = "if chance.random() < 0.1:\n    continue\n"
+SEEDED = "random.seed(3{})\n"
 NORMED = """
 from torch import nn
 class Net(nn.Module):
@@ -108,6 +111,22 @@ TWINS = {
         trains(STEP + CLOCK, head="import time\nbegan = time.time()"),
         trains(STEP + TOGETHER, head="import time\nbegan = time.time()"),
         trains(STEP + "if count > 3600:\n    break\n", head="import time\nbegan = time.time()"),
+    ),
+    "steps that a rank skips by chance": (
+        "rank-dependent-control-flow",
+        trains(CHANCE + STEP, head="import random\ntorch.manual_seed(0)"),
+        trains(CHANCE + STEP, head="import random\nrandom.seed(0)"),
+        trains(CHANCE + STEP, head="import random\nfrom seeds import seed_all\nseed_all(0)"),
+        trains(CHANCE.replace("continue", "batch = -batch") + STEP, head="import random"),
+        trains(STEP + CHANCE, head="import random"),
+    ),
+    "steps that a rank skips by chance, seeded by the rank": (
+        "rank-dependent-control-flow",
+        trains(
+            CHANCE + STEP, head="import random", set_up=SET_UP + SEEDED.format(" + dist.get_rank()")
+        ),
+        trains(CHANCE + STEP, head="import random", set_up=SET_UP + SEEDED.format("")),
+        trains(OWN_CHANCE + STEP, head="import random\nchance = random.Random(7)"),
     ),
     "a root that each rank names for itself": (
         "rank-dependent-control-flow",
