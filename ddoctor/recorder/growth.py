@@ -71,7 +71,7 @@ class BatchGrowth:
     def install(self) -> None:
         """Hook into the loaders, and into the time between steps."""
         self._batches.install()
-        self._stepping.at_step.append(self._between_steps)
+        self._stepping.between_steps(self._between_steps)
 
     def expected(self, error: BaseException) -> bool:
         """Whether this error ends a size that was tried, and not the script."""
@@ -79,7 +79,7 @@ class BatchGrowth:
 
     def _between_steps(self, number: int) -> int:
         if number < self._due:
-            return self._due  # another one wanted to be called
+            return self._due  # the models were looked for again
         try:
             self._due = number + next(self._course)
             return self._due

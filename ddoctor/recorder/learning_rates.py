@@ -8,8 +8,8 @@ from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.stepping import Stepping
 from ddoctor.recorder.timeline import Timeline
 
-EVERY = 8
-"""Steps between two looks."""
+EVERY, SELDOM, LATER = 8, 8, 256
+"""Steps between two looks: at first, as a part of those until then, and at most."""
 
 
 class LearningRates:
@@ -30,7 +30,7 @@ class LearningRates:
             self._since = None
         elif self._since is None:
             self._since = number
-        return number + EVERY
+        return number + min(max(EVERY, number // SELDOM), LATER)
 
     @harmless
     def _all_zero(self) -> bool:

@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 
 from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.harmless import harmless
-from ddoctor.recorder.stepping import Stepping, parameters
+from ddoctor.recorder.stepping import NEVER, Stepping, parameters
 from ddoctor.recorder.swaps import compiled
 
 LOOKS = 8
@@ -126,8 +126,7 @@ class OptimizerGradients:
         optimizers = self._stepping.optimizers
         self._found = self._found or not optimizers or any(map(_has_any, optimizers))
         self._looks += 1
-        # No step ever comes as late.
-        return number + 1 if self._looks < LOOKS and not self._found else number + 10**9
+        return number + 1 if self._looks < LOOKS and not self._found else NEVER
 
 
 def _has_any(optimizer: Optimizer) -> bool:

@@ -10,6 +10,7 @@ from torch import nn
 from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.outermost import Outermost
+from ddoctor.recorder.stepping import NEVER
 from ddoctor.recorder.timeline import Timeline
 
 COMPARED = 64
@@ -40,7 +41,7 @@ class Overwritten:
         """Between two steps. Returns the step of the next call."""
         if number > LAST_STEP or self.evaluations >= MOST:
             self._kept, self._outermost.at_training = None, None
-            return number + 10**9
+            return NEVER
         self._keep(number)
         return number + 1
 

@@ -46,7 +46,7 @@ from ddoctor.recorder.remade import Remade
 from ddoctor.recorder.repeats import Repeats
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.state_dicts import StateDicts
-from ddoctor.recorder.stepping import Stepping
+from ddoctor.recorder.stepping import NEVER, Stepping
 from ddoctor.recorder.tape import COUNT, ERROR, LEAVING, LOADER, Tape
 from ddoctor.recorder.timeline import Timeline
 from ddoctor.recorder.untrained import Untrained
@@ -127,10 +127,11 @@ class Recorder:
         hooks.install(self._timeline)
         self._stepping.at_optimizer += self._at_optimizer, self._optimizer_gradients.follow
         self._stepping.at_passes.append(self._at_optimizer)
-        self._stepping.at_step += self._settle, self._inspection.step, self._sum_up
-        self._stepping.at_step += self._optimizer_gradients.look, self._untrained.look
-        self._stepping.at_step += self._repeats.look, self._remade.look, self._rates.look
-        self._stepping.at_step += self._overwritten.look, self._log
+        self._stepping.between_steps(
+            *(self._settle, self._inspection.step, self._sum_up, self._optimizer_gradients.look),
+            *(self._untrained.look, self._repeats.look, self._remade.look, self._rates.look),
+            *(self._overwritten.look, self._log),
+        )
         self._stepping.at_stop.append(self._at_stop)
         self._sampler.trains = self._trains
         self._sampler.start()
@@ -165,8 +166,11 @@ class Recorder:
     def _take_models(self) -> None:
         self._gradients.wrapped = self._outermost.wrapped()
         self._inspection.watch([*self._gradients.wrapped, *facts.plain_models(self._outermost)])
+        self._stepping.call_all()
 
     def _settle(self, number: int) -> int:
+        if number > SETTLED_STEPS:
+            return NEVER
         self._frameworks.look()
         if number == 1:
             tensors, depth = facts.graphs()
@@ -180,14 +184,11 @@ class Recorder:
             self._memory = replace(self._memory, device_between=between)
         if self._outermost.settle(number):
             self._take_models()
-        if number >= SETTLED_STEPS:
-            steps = self._stepping
-            steps.at_step = [one for one in steps.at_step if one != self._settle]
         return number + 1
 
     def _sum_up(self, number: int) -> int:
         """A run that is not stopped may change its parameters when its steps are over."""
-        # At the same steps on all ranks; this is also called between them.
+        # At the same steps on all ranks.
         if number == self._sum_at:
             self._checksums = facts.checksums(self._outermost) or {}
             self._sum_at *= SUMMED_AGAIN

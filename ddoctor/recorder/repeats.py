@@ -26,6 +26,7 @@ from ddoctor.recorder import places, script, user_calls
 from ddoctor.recorder.capture import capturing
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.outermost import tensors_among
+from ddoctor.recorder.stepping import NEVER
 from ddoctor.recorder.swaps import compiled
 from ddoctor.recorder.tape import BACKWARD
 from ddoctor.recorder.timeline import Timeline
@@ -92,8 +93,7 @@ class Repeats:
                 register_module_forward_hook(self._returns, always_call=True),
             ]
             return number + 1
-        # No step ever comes as late.
-        return next((one for one in LOOKS if one > number), number + 10**9)
+        return next((one for one in LOOKS if one > number), NEVER)
 
     def told(self) -> Repeat | None:
         """What repeats in each followed step; the seconds are those of one step."""

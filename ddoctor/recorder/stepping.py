@@ -41,6 +41,8 @@ MADE = 4
 MOST_PLACES = 256
 # So many passes and no optimizer, not even one that waits for the end of an accumulation.
 PASSES = 4
+NEVER = sys.maxsize
+"""The step of a call that is not needed again."""
 # Private to torch, and so perhaps gone one day.
 _profiler_enabled: Callable[[], bool] = getattr(torch.autograd, "_profiler_enabled", bool)
 OPTIMIZER_STEPS, PROFILED = COUNT["optimizer_steps"], COUNT["profiled"]
@@ -51,6 +53,14 @@ HOOKED = getattr(Optimizer.profile_hook_step(lambda: None), "__code__")  # noqa:
 
 class Stopped(SystemExit):
     """ddoctor has seen enough; not an error, and not caught by ``except Exception``."""
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What is called between two steps, and the step from which it is due."""
+
+    call: Callable[[int], int]
+    due: int = 0
 
 
 @dataclass
@@ -90,10 +100,9 @@ class Stepping:
         """Whether the script has no optimizer; None: not known yet."""
         self._batches = 0
         """Batches that were taken until the last pass."""
-        self.at_step: list[Callable[[int], int]] = []
-        """Called between two steps, with the number of the next; each returns the step of its next
-        call."""
+        self._turns: list[_Turn] = []
         self._due = 0
+        """The earliest step from which one of them is due."""
         self.at_stop: list[Callable[[], None]] = []
         """Called before the run stops."""
 
@@ -106,6 +115,18 @@ class Stepping:
     def made_each_step(self) -> bool:
         """Whether some optimizer stepped only once, and so did all of these parameters since."""
         return any(place.made == place.steps >= MADE for place in list(self._every))
+
+    def between_steps(self, *calls: Callable[[int], int]) -> None:
+        """Call each of them with the number of the next step; it returns the step of its next call,
+        or NEVER."""
+        self._turns += map(_Turn, calls)
+        self.call_all()
+
+    def call_all(self) -> None:
+        """Call each of them before the next step, whatever it has returned."""
+        for turn in self._turns:
+            turn.due = 0
+        self._due = 0
 
     def install(self) -> None:
         """Hook into all optimizers, and into the gradient scaler, which may skip their steps."""
@@ -236,16 +257,24 @@ class Stepping:
             timeline.counts[PROFILED] = float(_profiler_enabled())
         timeline.end_step()
         if timeline.done >= self._due:
-            self._due = min(_tell(self.at_step, timeline.done), default=timeline.done + 1)
+            self._take_turns(timeline.done)
         stop_at = timeline.head[STOP_AT]
         if stop_at and timeline.done >= stop_at:
             self.stop()
+
+    def _take_turns(self, number: int) -> None:
+        self._due = NEVER
+        for turn in self._turns:
+            if number >= turn.due:
+                # One that failed is tried again.
+                turn.due = harmless(turn.call)(number) or number + 1
+            self._due = min(self._due, turn.due)
 
     @harmless
     def _becomes_anchor(self, place: _Place, alone: bool) -> bool:
         if place.steps == ANCHOR_STEPS:
             _tell(self.at_optimizer, place.latest())
-            self._due = 0
+            self.call_all()
         self._since_anchor[id(place)] += 1
         if self._since_anchor[id(place)] >= (ANCHOR_STEPS if alone else OTHERS_STEPS):
             self._anchor = place
@@ -267,10 +296,9 @@ class Stepping:
         raise Stopped(0)
 
 
-def _tell(calls: Sequence[Callable[..., Any]], *args: Any) -> list[Any]:
-    """The results of the callbacks, without those that failed."""
-    answers = [harmless(call)(*args) for call in calls]
-    return [answer for answer in answers if answer is not None]
+def _tell(calls: Sequence[Callable[..., Any]], *args: Any) -> None:
+    for call in calls:
+        harmless(call)(*args)
 
 
 def _open_steps() -> int:

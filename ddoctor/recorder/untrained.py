@@ -12,7 +12,7 @@ from torch.optim.optimizer import Optimizer
 from ddoctor.recorder import alive
 from ddoctor.recorder.harmless import harmless
 from ddoctor.recorder.outermost import Outermost
-from ddoctor.recorder.stepping import Stepping, parameters
+from ddoctor.recorder.stepping import NEVER, Stepping, parameters
 
 FIRST_LOOK, LAST_LOOK = 6, 14
 """By then all optimizers are there; a script that updates by hand has changed what it trains."""
@@ -38,8 +38,7 @@ class Untrained:
         elif number >= LAST_LOOK and self._before:
             self._compare()
             self._before = {}
-        # No step ever comes as late.
-        return LAST_LOOK if number < LAST_LOOK else number + 10**9
+        return LAST_LOOK if number < LAST_LOOK else NEVER
 
     @harmless
     def _note(self) -> None:

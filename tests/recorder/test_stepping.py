@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
-from ddoctor.recorder.stepping import PASSES
-from ddoctor.recorder.tape import COUNT
+import pytest
+import torch
+
+from ddoctor.recorder.stepping import NEVER, PASSES, Stepping
+from ddoctor.recorder.tape import COUNT, Tape
+from ddoctor.recorder.timeline import Timeline
 from tests.recorder.conftest import Record, Run
 
 BEGIN = """
@@ -445,3 +449,33 @@ with profile(schedule=schedule(wait=4, warmup=1, active=3, repeat=1)) as profile
 def test_steps_that_a_profiler_records_are_counted(record: Record) -> None:
     ran = record(BEGIN + PROFILED)
     assert [row.number for row in ran.rows if row.counts[COUNT["profiled"]]] == [4, 5, 6]
+
+
+def test_each_call_between_steps_comes_when_it_asked_for_it(tmp_path: Path) -> None:
+    stepping = Stepping(Timeline(Tape(tmp_path / "tape", create=True)))
+    optimizer = torch.optim.SGD([torch.zeros(1)])
+    called: dict[str, list[int]] = {"each": [], "every fifth": [], "once": [], "fails": []}
+
+    def each(number: int) -> int:
+        called["each"].append(number)
+        return number + 1
+
+    def every_fifth(number: int) -> int:
+        called["every fifth"].append(number)
+        return number + 5
+
+    def once(number: int) -> int:
+        called["once"].append(number)
+        return NEVER
+
+    def fails(number: int) -> int:
+        called["fails"].append(number)
+        raise ValueError("of the recorder")
+
+    stepping.between_steps(each, every_fifth, once, fails)
+    for step in range(BEFORE + 12):
+        if step == BEFORE + 8:
+            stepping.call_all()
+        stepping._count(optimizer)
+    every = [*range(1, 13)]
+    assert called == {"each": every, "every fifth": [1, 6, 9], "once": [1, 9], "fails": every}
