@@ -20,6 +20,7 @@ import re
 from collections.abc import Iterator
 
 from ddoctor.analysis.launch_plan import LaunchPlan
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import shown, targets
 from ddoctor.analysis.versions import version
 from ddoctor.evidence.known_software import within
@@ -38,11 +39,14 @@ SWITCHES = ("split_batches", "step_scheduler_with_optimizer", "dataloader_config
 """Arguments of Accelerator that may change how often it steps a scheduler."""
 
 
+def in_a_live_run(live: LiveState, script: Script) -> Iterator[Finding]:
+    if live.world > 1 and _steps_for_all(script):
+        yield from _of_one_rank(script, live.world)
+
+
 def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
     ranks = plan.ranks
-    own = script.of("accelerate.Accelerator")
-    switched = any(name in one.keywords for one in own for name in SWITCHES)
-    if ranks is None or ranks < 2 or not own or switched:
+    if ranks is None or ranks < 2 or not _steps_for_all(script):
         return
     found = [*_of_one_rank(script, ranks)]
     yield from found
@@ -70,6 +74,12 @@ def in_the_source(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 Confidence.POSSIBLE,
             )
             return
+
+
+def _steps_for_all(script: Script) -> bool:
+    """Whether accelerate makes as many steps of a scheduler as there are ranks."""
+    own = script.of("accelerate.Accelerator")
+    return bool(own) and not any(name in one.keywords for one in own for name in SWITCHES)
 
 
 def past_the_end(

@@ -6,25 +6,38 @@ backwards. Some methods want two passes that dropout makes differ (SimCSE, R-Dro
 
 Symptoms: the step takes longer and more memory than the model explains.
 
+A model may also compute in each forward pass what never changes, say the eigenvectors of a graph
+that it keeps as a buffer.
+
 A parametrization, such as ``weight_norm`` or ``orthogonal``, computes its weight at each use: in a
 loop over time, once for each time step.
 
-To fix it, return what is needed from the first pass, say the hidden states, and use it twice. For a
-parametrization, use ``torch.nn.utils.parametrize.cached()``.
+To fix it, return what is needed from the first pass, say the hidden states, and use it twice.
+Compute what never changes in the constructor. For a parametrization, use
+``torch.nn.utils.parametrize.cached()``.
 """
+
+# Above 150 lines: layers, weights and buffers, in a recorded run, a live one and the source.
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from ddoctor.analysis import endings, live_cost
+from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
-from ddoctor.analysis.stack_activities import PARAMETRIZATION
+from ddoctor.analysis.script_source import shown
+from ddoctor.analysis.stack_activities import FORWARD, PARAMETRIZATION
 from ddoctor.analysis.stragglers import enough
-from ddoctor.evidence.live import Activity
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.live import Activity, LiveLook
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceFixed
+from ddoctor.evidence.source_lines import SourceLine
+from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse, Repeat
-from ddoctor.models import Confidence, Cost, Finding, Fix, Severity
+from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("scaling-efficiency-low", "compute-bound")
 
@@ -81,6 +94,82 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
         f"forward pass, in a loop, at {endings.place(line)}{endings.quoted(line)}, and go "
         "backwards through each",
         min(1.0, WITH_BACKWARD * share),
+    )
+
+
+def in_the_source(script: Script, lines: Lines | None, look: LiveLook | None) -> Iterator[Finding]:
+    """What a run has measured tells more."""
+    for one in script.fixed_work[:1] if lines is None and look is None else ():
+        yield _of_a_buffer(one, None, ())
+
+
+def of_buffers(script: Script, steps: Steps, lines: Lines) -> Iterator[Finding]:
+    """The share of the samples at such a line, of the rank with the least."""
+    spent = {one: _sampled(one.at, lines) for one in script.fixed_work}
+    if enough(steps) and spent and max(spent.values()) >= live_cost.TOLD:
+        most = max(spent, key=lambda one: spent[one])
+        yield _of_a_buffer(most, spent[most], ())
+
+
+def _sampled(at: SourceLine, lines: Lines) -> float:
+    return min(
+        (
+            sum(
+                line.samples
+                for line in rank.lines
+                if line.phase == "forward" and _is_at(line.frame, at)
+            )
+            / max(1, rank.samples)
+            for rank in lines.ranks
+        ),
+        default=0.0,
+    )
+
+
+def of_buffers_in_a_live_run(live: LiveState, script: Script) -> Iterator[Finding]:
+    for one in script.fixed_work if live.moves else ():
+        there = partial(_computes, one.at)
+        spent = {rank: rank.share(there) for rank in live.ranks}
+        if (share := min(spent.values(), default=0.0)) >= live_cost.TOLD:
+            yield _of_a_buffer(one, share, shares("there", spent))
+            return
+
+
+def _computes(at: SourceLine, row: Activity) -> bool:
+    inside = row.calls[row.entered :]
+    return row.name == FORWARD and any(_is_at(frame, at) for frame in inside)
+
+
+def _is_at(frame: Frame, at: SourceLine) -> bool:
+    return frame.line == at.line and frame.file.endswith(at.file)
+
+
+def _of_a_buffer(
+    one: SourceFixed, share: float | None, evidence: tuple[Observation, ...]
+) -> Finding:
+    name = one.buffer.removeprefix("self.")
+    costs = f", for {share:.0%} of the time" if share is not None else ""
+    return Finding(
+        severity=Severity.NOTE if share is None else live_cost.severity(share),
+        confidence=Confidence.LIKELY,
+        title="The forward pass computes in each step what never changes",
+        because=(
+            f"{shown(one.at)} computes the same in each step{costs}: the buffer {name} never "
+            "changes"
+        ),
+        evidence=evidence,
+        cost=Cost(value=round(share, 3), unit="share of step") if share is not None else None,
+        fixes=(
+            Fix.python(
+                summary="compute it once, in the constructor, and keep it as a buffer",
+                paste=(
+                    f"# in __init__, after {one.buffer} is registered\n"
+                    'self.register_buffer("result", compute(' + one.buffer + "), persistent=False)"
+                ),
+                caution="load another value of the buffer before this, or compute it again then",
+                expected_gain=f"up to {share:.0%} of the step" if share is not None else None,
+            ),
+        ),
     )
 
 

@@ -158,7 +158,7 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     # A helper may get them from the line that calls it.
     named = (found.loop, *(frame.text for frame in found.calls[-CALLERS:]))
     of_parameters = any(map(OF_PARAMETERS.search, named))
-    sure = live.together and share >= live_cost.SURE and of_parameters
+    sure = min(found.shares.values()) >= live_cost.SURE and of_parameters
     yield Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,

@@ -254,6 +254,33 @@ def never_exchanged(script: Script, wrapping: Wrapping | None) -> Iterator[Findi
     )
 
 
+def exchanged_too_early(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """DDP averages the gradients of another turn than the one before the optimizer's step."""
+    if wrapping is not None or not is_plain(script, "Lightning"):
+        return
+    for one in script.wrong_turns:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"gradients are averaged only in the turns with `{one.synced}` "
+                f"({shown(one.at)}), and {shown(one.step)} runs in those with `{one.test}`: what "
+                "the turns between add to them is each rank's own"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="exchange the gradients in the last turn before the step",
+                    paste=(
+                        f"last = {one.test}\n"
+                        "with contextlib.nullcontext() if last else model.no_sync():\n"
+                        "    ...  # forward and backward"
+                    ),
+                ),
+            ),
+        )
+        return
+
+
 def changed_by_one_rank(script: Script) -> Iterator[Finding]:
     yield from done_by_one_rank(script)
 

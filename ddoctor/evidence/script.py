@@ -12,6 +12,7 @@ from ddoctor.evidence.source_facts import (
     SourceDiscarded,
     SourceDivided,
     SourceEvaluation,
+    SourceFixed,
     SourceFork,
     SourceFrozen,
     SourceGathered,
@@ -43,6 +44,7 @@ from ddoctor.evidence.source_facts import (
     SourceStale,
     SourceSwitch,
     SourceTokenMean,
+    SourceTurns,
     SourceTwice,
     SourceTypes,
     SourceUnfrozen,
@@ -83,11 +85,13 @@ class Script(Section, frozen=True, kw_only=True):
     own_catches: tuple[SourceLine, ...] = ()
     """Where the training continues after an error that one rank alone may have had."""
     read_too_early: tuple[SourceReadEarly, ...] = ()
+    fixed_work: tuple[SourceFixed, ...] = ()
     gathered: tuple[SourceGathered, ...] = ()
     passes_of_one_rank: tuple[SourceLine, ...] = ()
     """Where one rank alone runs a wrapped model that needs the others."""
     reduced_losses: tuple[SourceReduced, ...] = ()
     never_synced: SourceLine | None = None
+    wrong_turns: tuple[SourceTurns, ...] = ()
     """A backward pass of the training, where each of them is in ``no_sync()``."""
     half_models: tuple[SourceLine, ...] = ()
     """Where the weights of a trained model become float16."""

@@ -178,6 +178,26 @@ class SourceGathered(Part, frozen=True, kw_only=True):
     """What multiplies them for the loss."""
 
 
+class SourceFixed(Part, frozen=True, kw_only=True):
+    """What a forward pass computes in each step from a buffer that nothing changes."""
+
+    at: SourceLine
+    buffer: str
+    """As ``self.name``."""
+
+
+class SourceTurns(Part, frozen=True, kw_only=True):
+    """Accumulation whose exchange of gradients is in another turn than the optimizer's step."""
+
+    at: SourceLine
+    """What holds the gradients back."""
+    synced: str
+    """The test for a turn that exchanges them."""
+    step: SourceLine
+    test: str
+    """The test for a turn with a step."""
+
+
 class SourceReduced(Part, frozen=True, kw_only=True):
     """A loss that is averaged over the ranks, by a sum and a division, before its backward pass."""
 

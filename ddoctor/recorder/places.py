@@ -18,6 +18,8 @@ _LIBRARIES = tuple(
         if (path := sysconfig.get_paths().get(name))
     }
 )
+# Cython names its sources as they lay where a library was built: numpy/random/_common.pyx.
+_OF_CYTHON = (".pyx", ".pxd", ".pxi")
 _OURS = str(Path(__file__).resolve().parents[1])
 
 
@@ -25,6 +27,8 @@ _OURS = str(Path(__file__).resolve().parents[1])
 def of_user(file: str) -> bool:
     """Whether a file is the user's code: outside of libraries, and a real file."""
     if file.startswith("<") or "site-packages" in file or "dist-packages" in file:
+        return False
+    if file.endswith(_OF_CYTHON) and not Path(file).exists():
         return False
     path = str(Path(file).resolve())
     return not path.startswith((*_LIBRARIES, _OURS))

@@ -17,6 +17,7 @@ from ddoctor.evidence.source_facts import (
     SourceDiscarded,
     SourceDivided,
     SourceEvaluation,
+    SourceFixed,
     SourceFork,
     SourceFrozen,
     SourceGathered,
@@ -47,6 +48,7 @@ from ddoctor.evidence.source_facts import (
     SourceSwitch,
     SourceTest,
     SourceTokenMean,
+    SourceTurns,
     SourceTwice,
     SourceTypes,
     SourceUnfrozen,
@@ -67,6 +69,7 @@ from ddoctor.script.exhausting import exhausts
 from ddoctor.script.factors import divided_losses, scaled_twice
 from ddoctor.script.factors import of_one_rank as rates_of_one_rank
 from ddoctor.script.fixed_padding import fixed_padding
+from ddoctor.script.fixed_work import fixed_work
 from ddoctor.script.float16 import half_models, unscaled_float16
 from ddoctor.script.forks import collates_on_cuda, forks
 from ddoctor.script.frozen import reentrant
@@ -124,6 +127,7 @@ from ddoctor.script.still_epochs import still_epochs
 from ddoctor.script.stopping import own_stops
 from ddoctor.script.summed_gradients import summed_gradients
 from ddoctor.script.switches import Test
+from ddoctor.script.sync_turns import wrong_turns
 from ddoctor.script.token_means import token_means
 from ddoctor.script.told_ranks import told_ranks
 from ddoctor.script.unfrozen import unfrozen
@@ -226,6 +230,18 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         own_clocks=_first(
             SourceOwnSkip(at=of(one), test=cut(source(test)), ends=True)
             for one, test in own_clocks(program)
+        ),
+        fixed_work=_first(
+            SourceFixed(at=of(call), buffer=buffer) for call, buffer in fixed_work(program)
+        ),
+        wrong_turns=_first(
+            SourceTurns(
+                at=of(held),
+                synced=source(synced.test),
+                step=of(step),
+                test=source(turn.test),
+            )
+            for held, synced, step, turn in wrong_turns(program)
         ),
         own_chances=_first(
             SourceOwnSkip(at=of(one), test=cut(source(test)), ends=isinstance(one.node, ast.Break))

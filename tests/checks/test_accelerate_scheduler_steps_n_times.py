@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Severity
+from ddoctor.script.reader import read
+from tests.conftest import Findings
 from tests.launch.reviewed import causes, reviewed
+from tests.live_look import look, moving
+from tests.script.twins.models import SCHEDULED
 
 CAUSE = "accelerate-scheduler-steps-n-times"
 FOUR = "accelerate launch --num_processes 4 train.py --max_train_steps 1000"
@@ -83,3 +89,34 @@ def test_it_is_told(tmp_path: Path, source: str, says: str, confidence: Confiden
 )
 def test_it_is_quiet(tmp_path: Path, command: str, source: str) -> None:
     assert CAUSE not in causes(tmp_path, command, source)
+
+
+def live(number: int) -> LiveLook:
+    return look(*map(moving, range(number)))
+
+
+def written(total: str, tmp_path: Path, accelerator: str = "") -> Script:
+    source = SCHEDULED.format(total).replace("gradient_accumulation_steps=4", accelerator)
+    (tmp_path / "train.py").write_text(source)
+    return read(tmp_path / "train.py", ())
+
+
+def test_in_a_live_run(findings: Findings, tmp_path: Path) -> None:
+    script = written("len(loader) * args.epochs", tmp_path)
+    (finding,) = findings(CAUSE, live(2), script)
+    assert "counts the batches of one rank" in finding.because
+    assert "makes 2 of them, one per rank" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("total", "ranks", "accelerator"),
+    [
+        ("len(loader) * accelerator.num_processes", 2, ""),
+        ("len(loader) * args.epochs", 1, ""),
+        ("len(loader) * args.epochs", 2, "step_scheduler_with_optimizer=False"),
+    ],
+)
+def test_quiet_in_a_live_run(
+    findings: Findings, tmp_path: Path, total: str, ranks: int, accelerator: str
+) -> None:
+    assert findings(CAUSE, live(ranks), written(total, tmp_path, accelerator)) == ()

@@ -5,6 +5,10 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.live import Activity, LiveLook
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceFixed
+from ddoctor.evidence.source_lines import SourceLine
+from ddoctor.evidence.steps import HotLine, Lines, RankLines
 from ddoctor.evidence.training import RankFlags, RankUse, Repeat
 from ddoctor.models import Severity
 from tests.conftest import Findings
@@ -92,3 +96,56 @@ def test_a_parametrization_in_a_live_run(findings: Findings) -> None:
 )
 def test_quiet_in_a_live_run(findings: Findings, samples: int, makes: str, function: str) -> None:
     assert findings(CAUSE, computing(samples, makes, loop(function))) == ()
+
+
+EIGH = SourceLine(file="train.py", line=30, text="h = eigh(self.graph)", function="Cell.forward")
+FIXED = Script(files=("train.py",), fixed_work=(SourceFixed(at=EIGH, buffer="self.graph"),))
+
+
+def sampled(*of_100: int, phase: str = "forward", line: int = 30) -> Lines:
+    """So many of 100 samples of each rank are at that line."""
+    hot = HotLine(
+        phase=phase, file=CELL.file, line=line, function="Cell.forward", text="", samples=1
+    )
+    return Lines(
+        ranks=tuple(
+            RankLines(rank=rank, samples=100, lines=(replace(hot, samples=one),))
+            for rank, one in enumerate(of_100)
+        )
+    )
+
+
+def test_what_never_changes_is_computed_in_each_step(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), FIXED, sampled(42, 45))
+    assert finding.severity is Severity.WARNING
+    assert "computes the same in each step, for 42% of the time" in finding.because
+    assert "the buffer graph never changes" in finding.because
+    assert "register_buffer" in finding.fixes[0].paste
+
+
+def test_the_source_alone_does_not_know_what_it_costs(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, FIXED)
+    assert finding.severity is Severity.NOTE
+    assert finding.cost is None
+
+
+def test_a_buffer_in_a_live_run(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, computing(35, "", loop("Cell.forward")), FIXED)
+    assert finding.severity is Severity.WARNING
+    assert "for 35% of the time" in finding.because
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(sampled(42, 3), id="one rank alone"),
+        pytest.param(sampled(42, 45, line=31), id="another line"),
+        pytest.param(sampled(42, 45, phase="loader"), id="not in a forward pass"),
+    ],
+)
+def test_a_buffer_that_costs_little(findings: Findings, lines: Lines) -> None:
+    assert findings(CAUSE, steps(USUAL, USUAL), FIXED, lines) == ()
+
+
+def test_a_buffer_that_costs_little_in_a_live_run(findings: Findings) -> None:
+    assert findings(CAUSE, computing(5, "", loop("Cell.forward")), FIXED) == ()

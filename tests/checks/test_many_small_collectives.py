@@ -217,7 +217,7 @@ PARAMETERS = (STEPS_LOOP, block(44, 46, "for p in model.parameters():"))
 
 
 @pytest.mark.parametrize(
-    ("samples", "severity"), [(75, Severity.WARNING), (30, Severity.NOTE)], ids=["most", "some"]
+    ("samples", "severity"), [(30, Severity.WARNING), (15, Severity.NOTE)], ids=["much", "some"]
 )
 def test_a_live_run_that_reduces_one_by_one(
     findings: Findings, samples: int, severity: Severity

@@ -18,6 +18,7 @@ def test_the_code_of_a_library_is_not_the_users() -> None:
         assert not places.of_user(module.__file__)
     assert not places.of_user("<frozen runpy>")
     assert not places.of_user("<string>")
+    assert not places.of_user("numpy/random/_common.pyx")
 
 
 def test_the_code_of_a_project_is_the_users(tmp_path: Path) -> None:

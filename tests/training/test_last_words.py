@@ -32,6 +32,14 @@ def test_the_last_traceback_on_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [(one.line, one.of_user) for one in found.stack] == [(7, True), (9, True)]
 
 
+def test_sources_of_compiled_libraries_are_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(ERROR_FILE, raising=False)
+    frame = '  File "numpy/random/_common.pyx", line 333, in numpy.random._common.float_fill\n'
+    printed = TRACEBACK.replace("data.Bad", f"{frame}data.Bad")
+    found = added(LEFT, 1, printed, 0.0)
+    assert [(one.line, one.of_user) for one in found.stack] == [(7, True), (9, True), (333, False)]
+
+
 def test_the_error_file_of_torchelastic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "error.json"
     extra = {"py_callstack": TRACEBACK, "timestamp": "1"}

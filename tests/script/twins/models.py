@@ -184,7 +184,38 @@ def of_family(model: str, blocks: str) -> str:
 
 
 ENGINE = STEP.replace("loss.backward()", "engine.backward(loss)\nseen.append({})")
+SPECTRUM = """
+class Net(torch.nn.Module):
+    def __init__(self, graph):
+        super().__init__()
+        self.register_buffer("graph", graph)
+        self.values = {before}
+        self.body = torch.nn.Linear(3, 3)
+
+    def forward(self, x):
+        {forward}
+        return self.body(x) * values
+"""
+EIGH = "values, vectors = torch.linalg.eigh({})"
+
+
+def spectrum(forward: str, before: str = "None") -> str:
+    return ddp(head=SPECTRUM.format(forward=forward, before=before))
+
+
 TWINS = {
+    "a decomposition of a buffer in each step": (
+        "forward-repeated",
+        spectrum("graph = self.graph.double() + torch.eye(3)\n        " + EIGH.format("graph")),
+        spectrum("values = self.values", "torch.linalg.eigvalsh(graph)"),
+        spectrum(EIGH.format("self.graph * x.mean()")),
+        spectrum(EIGH.format("self.body.weight")),
+        spectrum(f"self.graph.mul_(0.9)\n        {EIGH.format('self.graph')}"),
+        spectrum(f"self.graph[0] = x.mean()\n        {EIGH.format('self.graph')}"),
+        spectrum(f"if self.values is None:\n            {EIGH.format('self.graph')}"),
+        spectrum(EIGH.format("self.graph + torch.randn(3, 3)")),
+        spectrum("values = torch.linalg.norm(self.graph)"),
+    ),
     "a layer that forward never names": (
         "ddp-unused-parameters",
         ddp(head=SIDE.format("return self.body(x)")),

@@ -170,7 +170,44 @@ def reducer(seed: str, before: str = "") -> str:
     return head + REDUCER.format(seed=seed, before=before)
 
 
+HELD = """
+{before}
+with {context}:
+    loss = model(batch).sum() / 4
+    loss.backward()
+{after}
+if {step}:
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def held(sync: str, step: str = "(i + 1) % 4 == 0", after: str = "", before: str = "") -> str:
+    """Accumulation in which these turns exchange gradients, and those make a step."""
+    context = f"contextlib.nullcontext() if {sync} else model.no_sync()"
+    return ddp(
+        head="import contextlib",
+        before="optimizer = torch.optim.SGD(model.parameters(), lr=0.1)",
+        step=HELD.format(context=context, step=step, after=after, before=before),
+    ).replace("for batch in loader", "for i, batch in enumerate(loader)")
+
+
 TWINS = {
+    "gradients that are averaged in the first turn": (
+        "replicas-diverged",
+        held("i % 4 == 0"),
+        held("(i + 1) % 4 == 0"),
+        held("i % 4 == 4 - 1"),
+        held("i % 4 == 3 or i == len(loader) - 1", "(i + 1) % 4 == 0 or i + 1 == len(loader)"),
+        held("i % 2 == 1"),
+    ),
+    "gradients that are averaged in the first turn, by a variable": (
+        "replicas-diverged",
+        held("sync", before="sync = i % args.parts == 0", step="(i + 1) % args.parts == 0"),
+        held("sync", before="sync = (i + 1) % args.parts == 0", step="sync"),
+        held("sync", before="sync = (turn + 1) % 4 == 0", after="turn += 1", step="turn % 4 == 0"),
+        held("not hold", before="hold = (i + 1) % 4 != 0"),
+    ),
     "modules that are added to frozen blocks": (
         "fsdp-mixed-params-flatten",
         tuned(),
