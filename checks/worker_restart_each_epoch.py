@@ -35,8 +35,9 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-rank")
 
-# The first epoch pays for one-time work; two more with the same cost are no accident.
-EPOCHS = 3
+# The first epoch pays for one-time work; two more with the same cost are no accident. A worker that
+# is not forked imports everything each time.
+EPOCHS, EPOCHS_WITHOUT_FORK = 3, 2
 CAUTION = "the workers then do not see what the script changes in the dataset between epochs"
 
 
@@ -59,7 +60,8 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
         severity=Severity.WARNING,
         confidence=Confidence.CERTAIN if loader.batch_seconds else Confidence.LIKELY,
         because=(
-            f"{_each(loader)} starts {loader.num_workers} workers again: its first batch takes "
+            f"{_each(loader)} starts {loader.num_workers} worker{'s' * (loader.num_workers > 1)} "
+            f"again: its first batch takes "
             f"{pause:.3f} s, {worst.restart:.3f} s of it "
             f"to start them, {share:.0%} of the total time"
         ),
@@ -97,7 +99,8 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
 def _enough(loader: Loader) -> bool:
     """Whether enough epochs began; of starts that were timed themselves, the second one is."""
     timed = len(loader.starts) > 1 and loader.starts[1] >= sum(loader.first_waits)
-    return len(loader.first_waits) >= EPOCHS or timed
+    fewest = EPOCHS if loader.context == "fork" else EPOCHS_WITHOUT_FORK
+    return len(loader.first_waits) >= fewest or timed
 
 
 def _each(loader: Loader) -> str:

@@ -187,6 +187,10 @@ def _feed(rank: RankSteps, loader: Loader, need: float) -> Feed:
     waits = _without_edges(seconds, loader)
     edges, extra = (sum(seconds) - sum(waits)) / count, edge(loader)
     step = fmean(rank.seconds)
+    if not loader.first_batches and loader.epoch_batches and len(loader.first_waits) > 1:
+        # An epoch began in a step that is not judged, such as an inspected one.
+        missed = extra * per_step / median(loader.epoch_batches)
+        step, edges = step + missed, edges + missed
     restart = _restart(loader, (step - edges) / per_step)
     # With too few workers, only every n-th step waits.
     each = stretches.means(waits, least=max(loader.num_workers, 1))

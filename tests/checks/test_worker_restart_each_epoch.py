@@ -95,6 +95,37 @@ def test_an_iterator_for_each_batch(findings: Findings) -> None:
     assert "batches = iter(loader)" in finding.fixes[0].paste
 
 
+def unjudged(context: str, *first_waits: float) -> Loading:
+    """Epochs whose first steps are not judged."""
+    return loading(
+        loader(
+            context=context,
+            first_batches=(),
+            starts=(0.03,) * len(first_waits),
+            first_waits=first_waits,
+            epoch_batches=(LENGTH,) * (len(first_waits) - 1),
+        )
+    )
+
+
+def test_the_step_that_begins_an_epoch_is_not_judged(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(0.001), unjudged("spawn", 1.0, 0.9))
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(0.88 / (20 * 0.041 + 0.93), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        pytest.param(unjudged("fork", 1.0, 0.9), id="the second epoch of forked workers"),
+        pytest.param(unjudged("spawn", 1.0), id="one epoch"),
+        pytest.param(unjudged("spawn", 1.0, 0.06), id="workers that start at once"),
+    ],
+)
+def test_quiet_where_no_judged_step_begins_an_epoch(findings: Findings, section: Loading) -> None:
+    assert findings(CAUSE, steps(0.001), section) == ()
+
+
 def short_epochs(length: int, edge: float, **more: object) -> tuple[Steps, Loading]:
     """Epochs of so few steps, each of which begins with such a wait."""
     waits = tuple(edge if step % length == 0 else 0.001 for step in range(COUNT))
