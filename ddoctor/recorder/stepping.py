@@ -263,12 +263,11 @@ class Stepping:
             self.stop()
 
     def _take_turns(self, number: int) -> None:
-        self._due = NEVER
         for turn in self._turns:
             if number >= turn.due:
                 # One that failed is tried again.
                 turn.due = harmless(turn.call)(number) or number + 1
-            self._due = min(self._due, turn.due)
+        self._due = min((turn.due for turn in self._turns), default=NEVER)
 
     @harmless
     def _becomes_anchor(self, place: _Place, alone: bool) -> bool:
