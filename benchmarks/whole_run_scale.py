@@ -96,7 +96,7 @@ class _Child:
             self._last_player.stdin.close()
         time.sleep(max(SAMPLE_SECONDS, tick))
 
-    def end(self, *, sample: bool) -> None:
+    def end(self, *, sample: bool, tick: float = 0.0) -> None:
         self.found = time.monotonic() - self._silenced
         self.over = True
 
