@@ -52,7 +52,7 @@ def _buffers(owner: str, program: Program) -> set[str]:
         for given in call.node.args[:1]
         if isinstance(given, ast.Constant) and isinstance(given.value, str)
     }
-    return names - {f"self.{name}" for name in _changed(program)}
+    return names - {f"self.{name}" for name in _changed(program)} if names else names
 
 
 def _changed(program: Program) -> Iterator[str]:

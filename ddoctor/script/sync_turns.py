@@ -9,6 +9,7 @@ from typing import NamedTuple
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
 from ddoctor.script.scopes import Block, Call, Scope
+from ddoctor.script.values import MOST_STEPS
 
 NO_SYNC = "no_sync"
 STEPS = "step"
@@ -86,17 +87,19 @@ def _turn_of(step: Call) -> Turn | None:
     return _turn(blocks[0].test, step.scope, wanted=not blocks[0].negated)
 
 
-def _turn(test: ast.expr, scope: Scope, *, wanted: bool) -> Turn | None:
+def _turn(test: ast.expr, scope: Scope, *, wanted: bool, steps: int = MOST_STEPS) -> Turn | None:
     """The turns in which a test is as ``wanted``, where it compares a remainder."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        return _turn(test.operand, scope, wanted=not wanted)
+        return _turn(test.operand, scope, wanted=not wanted, steps=steps)
     if isinstance(test, ast.Name):
-        shown = scope.shown(test.id)
-        return _turn(shown[0], scope, wanted=wanted) if len(shown) == 1 else None
+        # A variable may be made of itself, as in ``last = not last``.
+        shown = scope.shown(test.id) if steps else ()
+        return _turn(shown[0], scope, wanted=wanted, steps=steps - 1) if len(shown) == 1 else None
     if isinstance(test, ast.BoolOp):
         # The last batch of an epoch is one more such turn.
         several = isinstance(test.op, ast.Or) is wanted
-        return _turn(test.values[0], scope, wanted=wanted) if several else None
+        first = test.values[0]
+        return _turn(first, scope, wanted=wanted, steps=steps) if several else None
     if not isinstance(test, ast.Compare) or len(test.ops) != 1:
         return None
     equal = {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))

@@ -207,6 +207,7 @@ TWINS = {
         held("sync", before="sync = (i + 1) % args.parts == 0", step="sync"),
         held("sync", before="sync = (turn + 1) % 4 == 0", after="turn += 1", step="turn % 4 == 0"),
         held("not hold", before="hold = (i + 1) % 4 != 0"),
+        held("last", before="last = not last", step="last"),
     ),
     "modules that are added to frozen blocks": (
         "fsdp-mixed-params-flatten",
