@@ -148,7 +148,7 @@ class CollectiveWatch:
             self._inside(DDP_BUFFERS, EVERYBODY, sync, (this,), {})
             timeline.counts[COUNT["buffers"]] += self._last
 
-        @replaces(wrapper, "_post_forward")
+        @wraps(post)
         def post_forward(this: Any, output: Any) -> Any:
             compiling = torch.compiler.is_compiling()
             if compiling or not this.find_unused_parameters or not timeline.here():
@@ -159,6 +159,8 @@ class CollectiveWatch:
                 return post(this, output)
             finally:
                 timeline.counts[COUNT["find_unused"]] += timeline.leave() - began
+
+        timeline.swaps.put(wrapper, "_post_forward", post_forward)
 
     def _timed(
         self, original: Callable[..., Any], number: int, group_of: Grouping | None = None

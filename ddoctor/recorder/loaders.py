@@ -23,7 +23,7 @@ from ddoctor.recorder.loader_facts import MOST_EPOCHS, Epoch, Seen, described, d
 from ddoctor.recorder.padding import padding
 from ddoctor.recorder.swaps import replaces
 from ddoctor.recorder.tape import EVALUATION, LOADER
-from ddoctor.recorder.timeline import Timeline
+from ddoctor.recorder.timeline import RESTING, Timeline
 
 MOST_LOADERS = 64
 FIRST_BATCHES = 8
@@ -127,7 +127,7 @@ class Loaders:
                 return take(this)
             seen = known[1]
             epoch = seen.epochs[-1]
-            if timeline.busy == -1 and epoch.batches >= FIRST_BATCHES:
+            if timeline.busy == RESTING and epoch.batches >= FIRST_BATCHES:
                 return _counted(epoch, take, this)
             phase = EVALUATION if training() is False else LOADER
             if this._num_workers == 0 and seen.slots[0].next_is_timed():
@@ -156,13 +156,18 @@ class Loaders:
 
         @replaces(base, "_next_index")
         def next_index(this: Any) -> Any:
+            known = getattr(this, OWN, None)
+            if known is None:
+                return index(this)
+            seen = known[1]
+            epoch = seen.epochs[-1]
+            if timeline.busy == RESTING and epoch.batches >= FIRST_BATCHES:
+                return index(this)
             began = perf_counter()
             found = index(this)
-            known = getattr(this, OWN, None)
-            if known is not None:
-                known[1].drawing.append(perf_counter() - began)
-            if known is not None and len(known[1].epochs[-1].prints["indices"]) < FIRST_BATCHES:
-                _note_index(known[1], found)
+            seen.drawing.append(perf_counter() - began)
+            if len(epoch.prints["indices"]) < FIRST_BATCHES:
+                _note_index(seen, found)
             return found
 
     def _known(self, loader: DataLoader[Any], seen: Seen) -> Seen:

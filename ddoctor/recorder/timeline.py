@@ -45,6 +45,8 @@ DEEPEST = 40
 # the same on all ranks. A prime number: nothing that a script does every so many steps keeps pace.
 FULL_STEPS, SHORT_SECONDS = 32, 0.02
 IN_A_ROW, EVERY = 16, 127
+# The number of no thread.
+RESTING = -1
 # So many in a row that are longer by this factor than the last recorded ones are recorded, too:
 # what the run has become shows at once. There is one such row at most between two regular ones, so
 # that a run that varies costs little more.
@@ -164,7 +166,7 @@ class Timeline:
         if len(self.open) > DEEPEST:
             self.unwind(0)
         if self.busy != self.main:
-            self._pass_step()
+            self.pass_step()
             return
         now = perf_counter()
         self.seconds[self.phase] += now - self.last
@@ -192,8 +194,8 @@ class Timeline:
             self._turn(now)
         self.head[DONE] = self.done
 
-    def _pass_step(self) -> None:
-        """Count a step that is not recorded; wake up before the next row."""
+    def pass_step(self) -> int:
+        """Count a step that is not recorded; wake up before the next row. Returns their number."""
         now, before = perf_counter(), self.ends[(self.done - 1) % END_ROWS]
         self.ends[self.done % END_ROWS] = now
         self.done += 1
@@ -210,6 +212,7 @@ class Timeline:
             self.counts[:] = NO_COUNTS
             self._mark_steps()
             self._turn(self.last)
+        return self.done
 
     def _mark_steps(self) -> None:
         """Mark phases from here on, if there is a GPU."""
@@ -239,7 +242,7 @@ class Timeline:
         self._row_began = None
         self._row_edge = self.done - into + EVERY
         if short:
-            self.busy = -1
+            self.busy = RESTING
             self.marking = None
             self.swaps.out()
 
@@ -252,4 +255,4 @@ class Timeline:
             # To free an event of CUDA in a forked child ends the child, also when Python exits.
             pythonapi.Py_IncRef(py_object(self.device))
         self.device = self.marking = None
-        self.main = self.busy = -1
+        self.main = self.busy = RESTING
