@@ -1,8 +1,11 @@
 """Simulates how much GPU memory torch's caching allocator reserves for a list of allocations.
 
-The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.13) with default settings, on one
-stream. Sizes are rounded to 512 bytes. Blocks of at most 1 MiB are parts of 2 MiB segments, blocks
-below 10 MiB of 20 MiB segments; a larger block has a separate segment, rounded to 2 MiB.
+The rules are those of c10/cuda/CUDACachingAllocator.cpp (torch 2.13), on one stream. Sizes are
+rounded to 512 bytes. With default settings, blocks of at most 1 MiB are parts of 2 MiB segments,
+blocks below 10 MiB of 20 MiB segments; a larger block has a separate segment, rounded to 2 MiB.
+
+With expandable_segments, all blocks of at most 1 MiB are in one segment that grows by 2 MiB, and
+all others in one that grows by 20 MiB, so that few pieces are left over.
 
 The allocator takes the smallest free block that is large enough, and splits it if enough is left.
 It keeps segments. On a full GPU it frees the empty segments and retries: the run gets slower before
@@ -22,6 +25,8 @@ SMALL_SEGMENT = 2 * MIB
 MIDDLE = 10 * MIB
 MIDDLE_SEGMENT = 20 * MIB
 LARGE_ROUNDED = 2 * MIB
+# Where the expandable segment of small blocks begins: far behind the other one.
+SMALL_ADDRESSES = 2**50
 
 
 @dataclass(kw_only=True)
@@ -37,7 +42,10 @@ class _Block:
 class Allocator:
     """An allocator on a GPU with unlimited memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, expandable: bool = False) -> None:
+        self._expandable = expandable
+        self._last = dict[bool, _Block]()
+        """The last blocks of the two expandable segments: of small ones, and of others."""
         self.reserved = 0
         """Total bytes of all segments."""
         self.allocated = 0
@@ -56,7 +64,7 @@ class Allocator:
         small = needed <= SMALL
         block = self._found(needed, small) or self._made(needed, small)
         rest = block.size - needed
-        if rest >= ROUNDED if small else rest > SMALL:
+        if rest >= ROUNDED if small or self._expandable else rest > SMALL:
             self._split(block, needed)
         self._used[block.address] = block
         self.allocated += block.size
@@ -80,6 +88,9 @@ class Allocator:
         place = bisect_left(rows, (size, 0))
         if place == len(rows):
             return None
+        if place + 1 < len(rows) and self._at[rows[place][1]] is self._last.get(small):
+            # It counts as large as it can grow.
+            place += 1
         block = self._at[rows[place][1]]
         self._take(block)
         return block
@@ -91,6 +102,8 @@ class Allocator:
         block.free = False
 
     def _made(self, size: int, small: bool) -> _Block:
+        if self._expandable:
+            return self._grown(size, small)
         if small:
             segment = SMALL_SEGMENT
         elif size < MIDDLE:
@@ -100,6 +113,24 @@ class Allocator:
         block = _Block(address=self._end, size=segment, small=small)
         self._end += segment
         self.reserved += segment
+        return block
+
+    def _grown(self, size: int, small: bool) -> _Block:
+        """The last block of the segment that grows, if it is free, or a new one behind it."""
+        last = self._last.get(small)
+        if last is not None and last.free:
+            self._take(last)
+            block = last
+        else:
+            address = last.address + last.size if last is not None else small * SMALL_ADDRESSES
+            block = _Block(address=address, size=0, small=small, before=last)
+            if last is not None:
+                last.after = block
+        page = SMALL_SEGMENT if small else MIDDLE_SEGMENT
+        more = -(-(size - block.size) // page) * page
+        block.size += more
+        self.reserved += more
+        self._last[small] = block
         return block
 
     def _split(self, block: _Block, size: int) -> None:
@@ -114,22 +145,25 @@ class Allocator:
         if block.after is not None:
             block.after.before = rest
         block.size, block.after = size, rest
+        if self._last.get(block.small) is block:
+            self._last[block.small] = rest
         self._at[rest.address] = rest
         insort(self._free[rest.small], (rest.size, rest.address))
 
-    @staticmethod
-    def _joined(block: _Block, other: _Block) -> _Block:
+    def _joined(self, block: _Block, other: _Block) -> _Block:
         first, second = (other, block) if other is block.before else (block, other)
         first.size += second.size
         first.after = second.after
+        if self._last.get(block.small) is second:
+            self._last[block.small] = first
         if second.after is not None:
             second.after.before = first
         return first
 
 
-def replay(sizes: Iterable[tuple[int, int]]) -> Allocator:
+def replay(sizes: Iterable[tuple[int, int]], *, expandable: bool = False) -> Allocator:
     """Replay allocations: pairs of a block's number and its new size; size 0 frees the block."""
-    allocator, places = Allocator(), dict[int, int]()
+    allocator, places = Allocator(expandable=expandable), dict[int, int]()
     for number, size in sizes:
         if number in places:
             allocator.release(places.pop(number))
