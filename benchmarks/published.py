@@ -4,9 +4,11 @@ Each row is a measurement whose configuration is fully said, with the published 
 written out. Sources: transformers' documentation (perf_train_gpu_one, 2022: a V100 with 16 GB,
 eager attention, and an old torch, whose differences are written out too), torchtitan's pull
 request 165 (H100, 95.04 GiB) and its benchmark of December 2024 (Llama 3.1), torchtune's README
-(A100 with 80 GB). Rows with torch.compile are forecast with compiled blocks; those of Llama 3.1
-compiled the loss as well. What is left out: sizes of batches that fit, and torchtune's compiled
-row, whose kind of AdamW is not said (a fused one needs 6 GiB less than torch's default).
+(A100 with 80 GB). Rows with torch.compile are forecast with compiled blocks. Those of Llama 3.1
+were measured with torchtitan at 9dec370: its script sets expandable_segments, and its loss is not
+compiled (turned off eight days before). What is left out: sizes of batches that fit, and
+torchtune's compiled row, whose kind of AdamW is not said (a fused one needs 6 GiB less than torch's
+default).
 """
 
 from __future__ import annotations
@@ -29,7 +31,6 @@ from ddoctor.evidence.plan import Checkpointing, Strategy
 from ddoctor.forecast.closed_form import ForecastRow
 from ddoctor.forecast.model.blueprint import Blueprint
 from ddoctor.forecast.model.forecasting import Forecast
-from ddoctor.forecast.model.losses import replace_loss
 from ddoctor.forecast.options import Precision
 
 MIB, GIB = 2**20, 2**30
@@ -94,10 +95,11 @@ class Published:
     optimizer: str = "adamw"
     checkpointing: Checkpointing = "none"
     compiled: bool = False
-    compiled_loss: bool = False
     accumulation: int = 1
     strategy: Strategy = "one-gpu"
     gpus: int = 1
+    expandable: bool = False
+    """Whether the allocator's segments were."""
     old: bool = False
     """Whether torch was older than 1.11."""
 
@@ -125,6 +127,7 @@ def _titan_8b(gibibytes: float, gpus: int, **more: Any) -> Published:
         length=8192,
         precision="bf16-mixed",
         checkpointing="selective:op",
+        expandable=True,
         strategy="fsdp",
         gpus=gpus,
     )
@@ -168,8 +171,8 @@ PUBLISHED = (
     _titan(90.28 / TITAN, kind="reserved", compiled=True),
     _titan_8b(82.4, 8),
     _titan_8b(67.0, 128),
-    _titan_8b(77.0, 8, compiled=True, compiled_loss=True),
-    _titan_8b(62.0, 128, compiled=True, compiled_loss=True),
+    _titan_8b(77.0, 8, compiled=True),
+    _titan_8b(62.0, 128, compiled=True),
 )
 
 
@@ -231,18 +234,15 @@ def forecast(one: Published) -> float:
         labels = torch.zeros(samples, dtype=torch.long) if sentences else ids.clone()
         return {"input_ids": ids, "labels": labels}
 
-    def build() -> Any:
-        model = BUILDS[one.model]()
-        return replace_loss(model, "compiled") if one.compiled_loss else model
-
     made = Forecast(
-        blueprint=Blueprint(name=one.model, build=build, batch=batch),
+        blueprint=Blueprint(name=one.model, build=BUILDS[one.model], batch=batch),
         precision=one.precision,
         optimizer=one.optimizer,
         samples=one.samples,
         length=one.length,
         checkpointing=one.checkpointing,
         compiled=one.compiled,
+        expandable=one.expandable,
     )
     # Until torch 2.0, gradients stayed as zeros, as between micro-batches.
     accumulation = max(2, one.accumulation) if one.old else one.accumulation

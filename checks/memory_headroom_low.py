@@ -19,7 +19,7 @@ from ddoctor.analysis.describe import GIB
 from ddoctor.analysis.memory_fixes import MemoryNeed, contents, expandable, remedies
 from ddoctor.analysis.snapshot_failures import SnapshotFailures
 from ddoctor.evidence.memory_headroom import MARGIN, MemoryHeadroom
-from ddoctor.evidence.plan import Plan
+from ddoctor.evidence.plan import Plan, PlanRow
 from ddoctor.evidence.software import Environment
 from ddoctor.evidence.steps import MemoryOverTime
 from ddoctor.evidence.training import TrainingRun
@@ -28,6 +28,8 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
 
 EXPLAINS = ("cuda-oom-fragmentation", "first-failure-masked")
 
+# Share of the memory: less is not worth a change.
+SLIGHT = 0.01
 # Smaller changes follow the length of the samples.
 GREW = 1.1
 
@@ -50,15 +52,26 @@ def in_a_plan(plan: Plan) -> Iterator[Finding]:
             value=round((plan.doubt * row.parts.total - plan.device_memory) / GIB, 1), unit="GiB"
         ),
         fixes=(
-            Fix(
-                summary="enable expandable segments, which reduces fragmentation",
-                paste="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
-            ),
+            *_expanding(plan, row),
             Fix.python(
                 summary="measure the real peak memory in a few steps",
                 paste="torch.cuda.max_memory_reserved() / 2**30",
             ),
         ),
+    )
+
+
+def _expanding(plan: Plan, row: PlanRow) -> Iterator[Fix]:
+    if plan.expandable:
+        return
+    found = plan.with_expandable
+    saved = row.parts.total - found.total if found is not None else None
+    if saved is not None and saved < SLIGHT * row.parts.total:
+        return
+    yield Fix(
+        summary="enable expandable segments, which reduces fragmentation",
+        paste="export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
+        expected_gain=f"about {saved / GIB:.1f} GiB" if saved is not None else "",
     )
 
 

@@ -8,12 +8,9 @@ from math import ceil
 
 from ddoctor.analysis.describe import GIB
 from ddoctor.evidence.plan import MemoryParts, Remedy
-from ddoctor.evidence.software import Environment
+from ddoctor.evidence.software import ALLOCATOR, EXPANDS, Environment
 from ddoctor.models import Fix, Observation
 
-ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
-"""The newer name comes first, as in torch since 2.9."""
-EXPANDS = "expandable_segments:True"
 # AdamW's states with 8 bits instead of 32 (bitsandbytes).
 SMALLER_STATES = 1 / 4
 # Share of the missing memory: less is not worth a change.

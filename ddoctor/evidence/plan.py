@@ -355,6 +355,11 @@ class Plan(Section, frozen=True, kw_only=True):
     """Bytes per GPU that each remedy saves, for the recommended or smallest row. Empty: unknown."""
     without_checkpointing: MemoryParts | None = None
     """Memory of the recommended row without checkpointing; None: it has none, or not known."""
+    expandable: bool = False
+    """Whether segments of torch's allocator are expandable, as the environment says."""
+    with_expandable: MemoryParts | None = None
+    """Memory of the recommended row with expandable segments, if it is tight; None: they are on, or
+    not known."""
     without_compile: PlanRow | None = None
     """The recommended row, or that of least memory if none fits, without torch.compile; None: the
     plan does not compile."""

@@ -93,6 +93,12 @@ class Variable(Part, frozen=True, kw_only=True):
     """For a path: whether the file is missing, or even its folder; empty: neither."""
 
 
+ALLOCATOR = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""The variables of torch's allocator. The newer name comes first, as in torch since 2.9."""
+EXPANDS = "expandable_segments:True"
+"""The words in their value with which segments grow."""
+
+
 class Environment(Section, frozen=True, kw_only=True):
     """The allow-listed variables that are set, each once, sorted by name."""
 

@@ -106,6 +106,10 @@ def plan(
         without_checkpointing=(
             forecast.without_checkpointing(way) if forecast and best and not only else None
         ),
+        expandable=forecast.expandable if forecast else False,
+        with_expandable=(
+            forecast.with_expandable(way) if forecast and best and best.fit == "tight" else None
+        ),
         gains=memory.gains(_way(bare)) if bare.fit != "fits" else {},
         measured="" if measured is None else measured.words,
         links="" if work.step_seconds else timing.links(part, device, rows, measured),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -12,6 +13,7 @@ from ddoctor import units
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.limits import LARGEST
 from ddoctor.evidence.plan import Plan, SampleLengths
+from ddoctor.evidence.software import ALLOCATOR, EXPANDS
 from ddoctor.forecast import advice, config_files, devices, model_parallel, planning
 from ddoctor.forecast import lengths as sample_lengths
 from ddoctor.forecast.closed_form import USUAL_LAYERS, Model
@@ -261,6 +263,7 @@ def _read(
         length=length,
         checkpointing=wanted.checkpointing or "none",
         compiled=wanted.compile,
+        expandable=any(EXPANDS in os.environ.get(name, "") for name in ALLOCATOR),
         evaluated=wanted.eval_batch or 0,
         companions=companions(
             method,

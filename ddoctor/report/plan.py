@@ -209,10 +209,10 @@ def _way(plan: Plan) -> str:
         why = f": {plan.coarse}" if plan.coarse else ""
         return f"coarse, by closed form{why}"
     row = plan.rows[plan.chosen or 0]
+    expands = " with expandable segments" if plan.expandable else ""
     return (
         "by one step on fake tensors, with attention, dropout, autocast and optimizer as on "
-        "CUDA, and by the rules of torch's allocator; the peak is in the "
-        f"{row.moment}"
+        f"CUDA, and by the rules of torch's allocator{expands}; the peak is in the {row.moment}"
     )
 
 

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
+from ddoctor.analysis.describe import GIB
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.models import Severity
@@ -19,6 +21,28 @@ def test_nothing_that_was_asked_for_leaves_enough(findings: Findings) -> None:
     assert finding.severity is Severity.WARNING
     assert finding.because.startswith("one GPU leaves ")
     assert "expandable_segments:True" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    ("unused", "gain"), [(4, "about 4.0 GiB"), (0.1, None), (None, ""), ("on", None)]
+)
+def test_expandable_segments_where_they_help(
+    findings: Findings, unused: object, gain: str | None
+) -> None:
+    plan = planned(80, (1,))
+    assert plan.recommended is not None
+    parts = replace(plan.recommended.parts, unused=0)
+    if isinstance(unused, int | float):
+        more = round(unused * GIB)
+        rows = tuple(
+            replace(row, parts=replace(row.parts, unused=row.parts.unused + more))
+            for row in plan.rows
+        )
+        plan = replace(plan, rows=rows, with_expandable=parts)
+    plan = replace(plan, expandable=unused == "on")
+    (finding,) = findings(CAUSE, plan)
+    gains = [one.expected_gain for one in finding.fixes if "expandable" in (one.paste or "")]
+    assert gains == ([] if gain is None else [gain])
 
 
 def test_a_late_step_that_ran_out_of_memory(findings: Findings) -> None:

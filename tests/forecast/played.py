@@ -84,6 +84,10 @@ class Played:
         return 1
 
     eager = None
+    expandable = False
+
+    def with_expandable(self, row: ForecastRow) -> None:
+        return None
 
     def without_checkpointing(self, row: ForecastRow) -> None:
         return None

@@ -74,9 +74,44 @@ def test_another_size_in_place_of_the_last() -> None:
     assert replay([(0, 50 * MIB), (0, 10 * MIB), (1, 40 * MIB)]).reserved == 50 * MIB
 
 
-def test_nothing_is_lost_and_nothing_overlaps() -> None:
+@pytest.mark.parametrize(
+    ("sizes", "reserved"),
+    [
+        ((1,), 2 * MIB),
+        ((MIB, MIB, 1), 4 * MIB),
+        ((MIB + 1,), 20 * MIB),
+        # One is behind the other, in pages of 20 MiB.
+        ((11 * MIB, 9 * MIB), 20 * MIB),
+        ((11 * MIB, 10 * MIB), 40 * MIB),
+        ((1, 100 * MIB), 102 * MIB),
+    ],
+)
+def test_expandable_segments_grow(sizes: tuple[int, ...], reserved: int) -> None:
+    assert replay(enumerate(sizes), expandable=True).reserved == reserved
+
+
+def test_the_end_of_an_expandable_segment_serves_larger_ones() -> None:
+    growing = [(0, 30 * MIB), (0, 0), (1, 50 * MIB), (1, 0), (2, 70 * MIB)]
+    assert replay(growing).reserved == 150 * MIB
+    assert replay(growing, expandable=True).reserved == 80 * MIB
+
+
+def test_the_end_of_an_expandable_segment_is_taken_last() -> None:
+    allocator = Allocator(expandable=True)
+    first, _ = allocator.allocate(60 * MIB), allocator.allocate(40 * MIB)
+    end = allocator.allocate(30 * MIB)
+    allocator.release(first)
+    allocator.release(end)
+    # Of 60 MiB before, and 40 at the end, which is the smallest that is large enough.
+    assert allocator.allocate(35 * MIB) == first
+    assert allocator.allocate(35 * MIB) == end
+    assert allocator.reserved == 140 * MIB
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_nothing_is_lost_and_nothing_overlaps(*, expandable: bool) -> None:
     random.seed(3)
-    allocator, live = Allocator(), dict[int, int]()
+    allocator, live = Allocator(expandable=expandable), dict[int, int]()
     for _ in range(3000):
         if live and random.random() < 0.5:
             address = random.choice(list(live))

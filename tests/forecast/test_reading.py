@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Strategy
+from ddoctor.forecast import request
 from ddoctor.forecast.closed_form import ForecastRow
 from ddoctor.forecast.model import blueprint
 from ddoctor.forecast.model.blueprint import Blueprint, from_config, on_meta
 from ddoctor.forecast.model.forecasting import WORKSPACE, Forecast
 from ddoctor.forecast.model.recomputing import recompute
+from ddoctor.forecast.options import PlanRequest
 from ddoctor.memory_tracking.blocks import rows
+from tests.forecast.guide import GUIDE, cells, cells_of, guide_options, save_llama_1b
 from tests.forecast.small_models import (
     MIB,
     ONE,
@@ -152,6 +156,46 @@ def test_what_remedies_save(tmp_path: Path) -> None:
     assert gains["checkpointing"] > gains["smaller batch"] > 0.3 * 117.4 * MIB
     # Of 32 MiB of states a quarter is left; segments are of 20 MiB.
     assert gains["8 bits"] > 8 * MIB
+
+
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_expandable_segments_as_the_environment_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = PlanRequest(model=str(written(tmp_path)), gpu="a100-40", gpus="1", precision="fp32")
+    (usual,) = (plan := request.plan(wanted)).rows
+    assert not plan.expandable
+    monkeypatch.setenv(name, "max_split_size_mb:512,expandable_segments:True")
+    (grown,) = (plan := request.plan(wanted)).rows
+    assert plan.expandable
+    assert grown.parts.used == usual.parts.used
+    assert grown.parts.unused < usual.parts.unused
+
+
+def test_the_guide_with_expandable_segments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_llama_1b(tmp_path)
+    found = re.search(
+        r"^(PYTORCH_\w+)=(\S+) ddoctor plan (.*)$\n```\n\n```\n((?s:.*?))```\n\n"
+        r"Without it, the totals are ([\d., and]+) GiB",
+        GUIDE,
+        re.MULTILINE,
+    )
+    assert found is not None
+    name, value, command, shown, totals = found.groups()
+    options = guide_options(command, tmp_path)
+    usual = [f"{row.parts.total / 2**30:.1f}" for row in request.plan(options).rows]
+    assert usual == totals.replace(" and ", ", ").split(", ")
+    monkeypatch.setenv(name, value)
+    assert cells(shown) == cells_of(request.plan(options))
+
+
+def test_what_it_would_need_with_expandable_segments(tmp_path: Path) -> None:
+    usual = forecast(written(tmp_path))
+    grown = dataclasses.replace(usual, expandable=True)
+    assert usual.with_expandable(ONE) == grown.parts(ONE)
+    assert grown.with_expandable(ONE) is None
 
 
 def test_what_it_would_need_without_checkpointing(tmp_path: Path) -> None:

@@ -81,6 +81,8 @@ class Forecast:
     """Bytes of keys and values that context parallelism gathers for one block, with gradients."""
     fewer: float = 1.0
     """FSDP shards over this share of the ranks: each expert is on fewer of them."""
+    expandable: bool = False
+    """Whether segments of torch's allocator are expandable."""
     _steps: dict[tuple[Sharding | None, int, int, float], Footprint] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -131,10 +133,14 @@ class Forecast:
             communication=beside
             + self.keys
             + of("Unsharded Param", "Unsharded Grad", "All Gather", "Reduce Scatter"),
-            unused=max(0, found.reserved - found.total),
+            unused=self._unused(found),
             context=CONTEXT + (LIBRARY if row.gpus > 1 else 0),
         )
         return self.companions.added(tensors, row)
+
+    def _unused(self, found: Footprint) -> int:
+        reserved = found.expanded if self.expandable else found.reserved
+        return max(0, reserved - found.total)
 
     def host(self, row: ForecastRow) -> int:
         """Return bytes of parameters, gradients and states that FSDP keeps in host memory."""
@@ -199,6 +205,14 @@ class Forecast:
         if self.checkpointing == "none":
             return None
         return replace(self, checkpointing="none").parts(row)
+
+    def with_expandable(self, row: ForecastRow) -> MemoryParts | None:
+        """Return the memory with expandable segments; None: they are on."""
+        if self.expandable:
+            return None
+        other = replace(self, expandable=True)
+        other._steps.update(self._steps)
+        return other.parts(row)
 
     @property
     def eager(self) -> Forecast | None:

@@ -73,6 +73,15 @@ class PipelineForecast:
         return self._largest(row).without_checkpointing(row)
 
     @property
+    def expandable(self) -> bool:
+        """Whether segments of torch's allocator are expandable."""
+        return self.first.expandable
+
+    def with_expandable(self, row: ForecastRow) -> MemoryParts | None:
+        """Return the memory with expandable segments; None: they are on."""
+        return self._largest(row).with_expandable(row)
+
+    @property
     def eager(self) -> PipelineForecast | None:
         """Return the forecast without torch.compile; None: it is without."""
         first, last = self.first.eager, self.last.eager

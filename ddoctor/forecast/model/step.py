@@ -101,11 +101,20 @@ class Footprint:
 
         What is freed on one stream is not used again on another.
         """
+        return self._reserved(expandable=False)
+
+    @cached_property
+    def expanded(self) -> int:
+        """Return the same with expandable segments."""
+        return self._reserved(expandable=True)
+
+    def _reserved(self, *, expandable: bool) -> int:
         streams: dict[str, list[tuple[int, int]]] = {}
         for number, size in self.sizes:
             one = (number, round(size / self.factor) if number in self.shared else size)
             streams.setdefault(self.streams.get(number, ""), []).append(one)
-        return sum(replay(sizes).reserved for sizes in streams.values()) + self.added
+        found = (replay(sizes, expandable=expandable) for sizes in streams.values())
+        return sum(one.reserved for one in found) + self.added
 
     @property
     def peak(self) -> Peak:

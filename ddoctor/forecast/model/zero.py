@@ -55,7 +55,7 @@ class ZeroForecast(Forecast):
         found, zero = self._spread(row), self._memory(row)
         peaks = {one.phase: one for one in found.peaks}
         held = peaks["forward"].parts.get("Buffer", 0)
-        unused = max(0, found.reserved - found.total)
+        unused = self._unused(found)
         made: dict[str, MemoryParts] = {}
         moments = [*zero.moments]
         if "evaluation" in peaks:
