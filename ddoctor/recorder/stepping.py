@@ -194,8 +194,10 @@ class Stepping:
             self._count(optimizer)
 
     def _passes_anchor(self, optimizer: Optimizer) -> bool:
-        """Count the step in as few calls as can be, as each takes microseconds after a step has
-        emptied the caches: that of the one optimizer while nothing is recorded. Else: False."""
+        """Count a step of the anchor while nothing is recorded; False: it is none.
+
+        With few calls: each takes microseconds after a step has emptied the caches.
+        """
         anchor, timeline = self._anchor, self._timeline
         if self._depths or self._since_anchor or anchor is None or capturing():
             return False
