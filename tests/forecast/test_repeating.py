@@ -6,20 +6,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
 import transformers
 from torch import Tensor, nn
 
+from ddoctor.evidence.plan import Strategy
+from ddoctor.forecast.closed_form import ForecastRow
 from ddoctor.forecast.model import optimizers, step
 from ddoctor.forecast.model.adapters import adapt
+from ddoctor.forecast.model.blueprint import Blueprint
 from ddoctor.forecast.model.repeating import WORTH, deeper, equal_blocks
 from ddoctor.forecast.model.sharding import Sharding
 from ddoctor.forecast.options import Lora
 from ddoctor.memory_tracking.log import Entry
 from ddoctor.memory_tracking.periods import entries, tokens
 from tests.forecast.on_cpu import footprint
+from tests.forecast.small_models import of
+from tests.forecast.small_models import tokens as samples_of
 from tests.forecast.ways import SPREAD, WAYS, AdamW
 
 pytestmark = pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
@@ -50,6 +56,30 @@ def test_every_allocation_of_a_deep_model(way: str, monkeypatch: pytest.MonkeyPa
     told = footprint(LLAMA, batch, AdamW, **ALL[way])
     monkeypatch.setattr(step, "equal_blocks", lambda model: None)
     assert told == footprint(LLAMA, batch, AdamW, **ALL[way])
+
+
+@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.ward)])
+def test_other_samples_and_checkpointing_need_two_runs(
+    strategy: Strategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = ForecastRow(strategy=strategy, gpus=2)
+    first = of(Blueprint(name="small", build=LLAMA, batch=samples_of), samples=2, length=64)
+    first.parts(row)
+    others = [
+        replace(first, samples=8),
+        replace(first, checkpointing="every"),
+        # Each second block: the first two runs alone would not show that.
+        replace(first, checkpointing="selective:2"),
+    ]
+    told = []
+    for other in others:
+        with patch.object(step, "_run", wraps=step._run) as run:
+            told.append((other.parts(row), run.call_count))
+    assert [number for _, number in told] == [2, 2, 4]
+    monkeypatch.setattr(step, "equal_blocks", lambda model: None)
+    assert [replace(other, repeating=set()).parts(row) for other in others] == [
+        parts for parts, _ in told
+    ]
 
 
 @pytest.mark.ward

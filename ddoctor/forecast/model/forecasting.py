@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -43,6 +43,8 @@ PHASES = {
 OURS = Path(__file__).parents[2]
 # One step serves all numbers of ranks: sharded tensors shrink with their number.
 FEWEST = 2
+# So many samples more or less, as a share, make no other fragmentation.
+NEAR = 0.1
 # Each further micro-batch in flight adds as much as the third.
 MOST_IN_FLIGHT = 3
 
@@ -83,6 +85,9 @@ class Forecast:
     """FSDP shards over this share of the ranks: each expert is on fewer of them."""
     expandable: bool = False
     """Whether segments of torch's allocator are expandable."""
+    repeating: set[object] = field(default_factory=set, repr=False, compare=False)
+    """The kinds of steps in which equal blocks are known to repeat; one for all forecasts that are
+    made of this one."""
     _steps: dict[tuple[Sharding | None, int, int, float], Footprint] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -172,17 +177,30 @@ class Forecast:
 
         Fragmentation is forecast again near the limit.
         """
-        growth = self.growth(row, replace(self, samples=2 * self.samples))
         room = memory / self.doubt
+        larger = replace(self, samples=self._about(row, room))
+        growth = self.growth(row, larger)
         if not (found := growth.most(room, growth.unused)):
             return found
-        near = replace(self, samples=found)._in_step(row)
-        found = growth.most(room, near.unused / near.used)
+        steps = (one for one in (self, larger) if abs(one.samples - found) <= NEAR * found)
+        near = next(steps, None) or replace(self, samples=found)
+        parts = near._in_step(row)
+        found = growth.most(room, parts.unused / parts.used)
         generating = self._generating(row)
         if generating is None:
             return found
         room += generating.generation - generating.total
         return min(found, max(0, int(self.samples * room / generating.generation)))
+
+    def _about(self, row: ForecastRow, room: float) -> int:
+        """Return about how many samples fit, from the contents of the memory with these samples.
+
+        At least twice as many as these.
+        """
+        now = self._in_step(row)
+        of_samples = now.activations + now.logits
+        whole = room / (1 + now.unused / now.used) - (now.used - of_samples)
+        return max(2, int(whole / max(of_samples, 1))) * self.samples
 
     def growth(self, row: ForecastRow, larger: Forecast, like: ForecastRow | None = None) -> Growth:
         """Return how memory grows with the samples in a step.
@@ -316,6 +334,14 @@ class Forecast:
         fewer = self._step(sharding, accumulation, MOST_IN_FLIGHT - 1, spread)
         return found.filled(fewer, in_flight - MOST_IN_FLIGHT)
 
+    def _kinds(
+        self, sharding: Sharding | None, accumulation: int, in_flight: int
+    ) -> Sequence[object]:
+        """Return the kind of this step, and others in which blocks then repeat as well."""
+        step = self.blueprint, sharding is None, self.compiled, accumulation, in_flight
+        # A policy may choose every second block.
+        return (*step, self.checkpointing.partition(":")[2]), (*step, "")
+
     def _step(
         self,
         sharding: Sharding | None,
@@ -329,6 +355,7 @@ class Forecast:
             self._steps[key] = one.spread(spread)
         if key in self._steps:
             return self._steps[key]
+        kinds = self._kinds(sharding, accumulation, in_flight)
         try:
             self._steps[key] = footprint(
                 self._build,
@@ -343,7 +370,10 @@ class Forecast:
                 evaluation=partial(self.blueprint.batch, self.evaluated, self.length)
                 if self.evaluated
                 else None,
+                repeats=kinds[0] in self.repeating,
             )
+            if self._steps[key].repeats:
+                self.repeating.update(kinds)
             return self._steps[key]
         except DoctorError:
             raise

@@ -2,7 +2,7 @@
 
 Each block adds the same entries to the log, at the same places. Logs of three depths in a row tell
 which and where; the third must come out as the other two say, entry by entry, or the forecast runs
-the whole model.
+the whole model. Where the same kind of step has come out, with other samples, two are enough.
 """
 
 from __future__ import annotations
@@ -82,13 +82,13 @@ def described(block: nn.Module) -> list[Any]:
 
 
 def deeper(logs: Sequence[Sequence[Entry]], depth: int) -> list[Entry] | None:
-    """Return the log with this number of blocks, from those of ``DEPTHS``.
+    """Return the log with this number of blocks, from those of ``DEPTHS``, or of the first two.
 
     None: the third does not come out as the first two say.
     """
-    short, middle, long = map(tokens, logs, DEPTHS)
+    short, middle, *more = map(tokens, logs, DEPTHS)
     places = _insertions(short, middle)
-    if places is None or list(_repeated(short, places, 2)) != long:
+    if places is None or any(list(_repeated(short, places, 2)) != long for long in more):
         return None
     return entries(_repeated(short, places, depth - FEWEST), depth)
 

@@ -171,6 +171,7 @@ def footprint(
     accumulation: int = 1,
     in_flight: int = 1,
     evaluation: Callable[[], Batch] | None = None,
+    repeats: bool = False,
     kernels: Callable[[], AbstractContextManager[None]] = on_cuda,
     own: Callable[[Any, Sequence[Any]], int] = on_gpu,
 ) -> Footprint:
@@ -180,8 +181,9 @@ def footprint(
     rank has the whole model; ``compiled``: whether torch.compile compiles each block;
     ``accumulation``: micro-batches per optimizer step; ``in_flight``: those whose activations a
     pipeline stage keeps at a time; ``evaluation``: the batch of an evaluation that follows each
-    step, None: there is none; ``kernels``: a context in which operators keep and return what
-    the device's kernels do; ``own``: bytes that a call of an operator needs besides its outputs.
+    step, None: there is none; ``repeats``: whether equal blocks are known to repeat;
+    ``kernels``: a context in which operators keep and return what the device's kernels do;
+    ``own``: bytes that a call of an operator needs besides its outputs.
 
     Raises:
         DoctorError: the forward pass returns no loss.
@@ -207,7 +209,7 @@ def footprint(
                 evaluation,
             )
 
-    repeated = _with_fewer_blocks(model, build, run)
+    repeated = _with_fewer_blocks(model, build, run, DEPTHS[:2] if repeats else DEPTHS)
     found = repeated or run(model)
     told = held(found.log, found.kinds)
     return Footprint(
@@ -278,7 +280,10 @@ class _Run(NamedTuple):
 
 
 def _with_fewer_blocks(
-    model: nn.Module, build: Callable[[], nn.Module], run: Callable[[nn.Module], _Run]
+    model: nn.Module,
+    build: Callable[[], nn.Module],
+    run: Callable[[nn.Module], _Run],
+    depths: Sequence[int],
 ) -> _Run | None:
     """Return what a run of the model would give, by runs with few of its blocks.
 
@@ -288,7 +293,7 @@ def _with_fewer_blocks(
     if row is None:
         return None
     runs = []
-    for depth in DEPTHS:
+    for depth in depths:
         shorter = _shortened(build, depth)
         if shorter is None:
             return None
@@ -301,7 +306,7 @@ def _with_fewer_blocks(
     log = deeper([one.log for one in runs], len(row))
     if log is None:
         return None
-    short, middle, _ = runs
+    short, middle, *_ = runs
     more = len(row) - FEWEST
     return short._replace(
         log=log,
