@@ -193,14 +193,20 @@ class Forecast:
         return min(found, max(0, int(self.samples * room / generating.generation)))
 
     def _about(self, row: ForecastRow, room: float) -> int:
-        """Return about how many samples fit, from the contents of the memory with these samples.
+        """Return about how many samples fit, from the activations with these samples.
 
         At least twice as many as these.
         """
-        now = self._in_step(row)
-        of_samples = now.activations + now.logits
-        whole = room / (1 + now.unused / now.used) - (now.used - of_samples)
-        return max(2, int(whole / max(of_samples, 1))) * self.samples
+        now, found = self._in_step(row), self._spread(row)
+        whole = room / (1 + now.unused / now.used)
+        beside = now.used - found.total
+        times = [
+            (whole - beside - peak.total + kept) / kept
+            for peak in found.peaks
+            if peak.phase != "optimizer"
+            and (kept := peak.parts.get("Activation", 0) + peak.parts.get("Temp", 0))
+        ]
+        return max(2, int(min(times, default=2))) * self.samples
 
     def growth(self, row: ForecastRow, larger: Forecast, like: ForecastRow | None = None) -> Growth:
         """Return how memory grows with the samples in a step.
@@ -337,10 +343,11 @@ class Forecast:
     def _kinds(
         self, sharding: Sharding | None, accumulation: int, in_flight: int
     ) -> Sequence[object]:
-        """Return the kind of this step, and others in which blocks then repeat as well."""
-        step = self.blueprint, sharding is None, self.compiled, accumulation, in_flight
+        """Return the kind of this step, and simpler ones in which blocks then repeat as well."""
+        step = self.blueprint, sharding is None, accumulation, in_flight
         # A policy may choose every second block.
-        return (*step, self.checkpointing.partition(":")[2]), (*step, "")
+        policy = self.checkpointing.partition(":")[2]
+        return (*step, self.compiled, policy), (*step, self.compiled, ""), (*step, False, policy)
 
     def _step(
         self,
