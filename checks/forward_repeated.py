@@ -30,7 +30,6 @@ from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.stack_activities import FORWARD, PARAMETRIZATION
 from ddoctor.analysis.stragglers import enough
-from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, LiveLook
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_facts import SourceFixed
@@ -117,7 +116,7 @@ def _sampled(at: SourceLine, lines: Lines) -> float:
             sum(
                 line.samples
                 for line in rank.lines
-                if line.phase == "forward" and _is_at(line.frame, at)
+                if line.phase == "forward" and at.holds(line.frame)
             )
             / max(1, rank.samples)
             for rank in lines.ranks
@@ -137,11 +136,7 @@ def of_buffers_in_a_live_run(live: LiveState, script: Script) -> Iterator[Findin
 
 def _computes(at: SourceLine, row: Activity) -> bool:
     inside = row.calls[row.entered :]
-    return row.name == FORWARD and any(_is_at(frame, at) for frame in inside)
-
-
-def _is_at(frame: Frame, at: SourceLine) -> bool:
-    return frame.line == at.line and frame.file.endswith(at.file)
+    return row.name == FORWARD and any(map(at.holds, inside))
 
 
 def _of_a_buffer(

@@ -23,7 +23,7 @@ from ddoctor.analysis.live_ranks import shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.stragglers import ENOUGH_STEPS, enough
 from ddoctor.evidence.frames import Frame
-from ddoctor.evidence.steps import Steps
+from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.trace import Traces
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapping
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity
@@ -52,7 +52,10 @@ LARGE_SECONDS = 0.008
 
 
 def of_the_script(
-    collective_calls: CollectiveCalls, steps: Steps, wrapping: Wrapping | None
+    collective_calls: CollectiveCalls,
+    steps: Steps,
+    wrapping: Wrapping | None,
+    sampled: Lines | None,
 ) -> Iterator[Finding]:
     counted = collective_calls.steps
     if counted < ENOUGH_STEPS or not steps.step:
@@ -68,6 +71,9 @@ def of_the_script(
     share = seconds / counted / steps.step
     if calls < MANY * counted or share < NOTE_SHARE:
         return
+    around = _around(lines, sampled)
+    more = f"; with what these lines do around them, {around:.0%}" if around > share else ""
+    share = max(share, around)
     first = lines[0]
     size = sum(one.bytes for one in lines) / calls
     whose = first.place if len(lines) == 1 else f"{len(lines)} lines, most at {first.place}"
@@ -78,7 +84,7 @@ def of_the_script(
         because=(
             f"each step calls {calls / counted:.0f} small collectives from {whose}, of "
             f"{_size(size)} on average and {1e6 * seconds / calls:.0f} µs each on the rank that "
-            f"arrives last: {share:.0%} of the step"
+            f"arrives last: {seconds / counted / steps.step:.0%} of the step{more}"
         ),
         evidence=tuple(
             Observation(
@@ -92,6 +98,22 @@ def of_the_script(
         ),
         cost=Cost(value=round(share, 4), unit="share of step"),
         fixes=tuple(_fixes(first, any(one.kind != "none" for one in models))),
+    )
+
+
+def _around(lines: Sequence[Calls], sampled: Lines | None) -> float:
+    """The share of the samples at these lines, on the rank with the fewest.
+
+    Another rank may wait there for one that is late.
+    """
+    places = {one.place for one in lines}
+    return min(
+        (
+            sum(one.samples for one in rank.lines if f"{one.file}:{one.line}" in places)
+            / max(1, rank.samples)
+            for rank in (sampled.ranks if sampled is not None else ())
+        ),
+        default=0.0,
     )
 
 

@@ -294,10 +294,7 @@ def _own_branch(live: LiveState | None, script: Script | None) -> Iterator[Fix]:
     """By the test of the script that led some ranks into their collective."""
     for branch in script.own_branches if script is not None else ():
         here = [
-            any(
-                frame.line == branch.at.line and frame.file.endswith(branch.at.file)
-                for frame in rank.seen.stack
-            )
+            any(map(branch.at.holds, rank.seen.stack))
             for rank in (live.ranks if live is not None else ())
         ]
         if any(here) and not all(here):
@@ -308,11 +305,7 @@ def _skipped(live: LiveState | None, script: Script | None) -> Iterator[Fix]:
     """By the test that leaves a step before its backward pass, in which some ranks wait."""
     lines = [rank.line for rank in live.ranks] if live is not None else []
     for call in script.of(".backward") if script is not None else ():
-        here = [
-            line.line == call.at.line and line.file.endswith(call.at.file)
-            for line in lines
-            if line is not None
-        ]
+        here = [call.at.holds(line) for line in lines if line is not None]
         if call.unless and any(here) and not all(here):
             yield let_all_decide(call.unless, f"{call.at.file}, before line {call.at.line}")
 

@@ -60,6 +60,8 @@ def on_all_ranks(run: TrainingRun) -> Iterator[Finding]:
         return
     first, several = failed[0], len(failed) > 1
     who = f"all {len(failed)} ranks" if several else "the only process of the run"
+    if first.spawned is not None:
+        who = f"process {first.spawned} that the script starts"
     others = dict.fromkeys(one.words for one in failed[1:] if one.words != first.words)
     yield Finding(
         severity=Severity.ERROR,

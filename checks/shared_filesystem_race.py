@@ -189,16 +189,24 @@ def all_ranks_prepare(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
             return
 
 
-def read_before_it_is_written(script: Script) -> Iterator[Finding]:
+def read_before_it_is_written(script: Script, run: TrainingRun | None) -> Iterator[Finding]:
     """One rank saves a file, and the others read it without waiting for that."""
     for one in script.read_too_early[:1] if is_plain(script) else ():
+        failed = [
+            each
+            for each in (run.failures if run is not None else ())
+            if any(map(one.at.holds, each.stack))
+        ]
+        raised = "".join(f"{_raiser(each)} raised {each.words}: " for each in failed[:1])
         yield Finding(
-            severity=Severity.WARNING,
-            confidence=Confidence.LIKELY,
+            severity=Severity.ERROR if failed else Severity.WARNING,
+            confidence=Confidence.CERTAIN if failed else Confidence.LIKELY,
             because=(
-                f"all ranks read at {shown(one.at)} what one rank saves at {shown(one.save)}, and "
-                "nothing lets them wait for it: they may find no file, an old one, or half of it"
+                f"{raised}all ranks read at {shown(one.at)} what one rank saves at "
+                f"{shown(one.save)}, and nothing lets them wait for it: they may find no file, an "
+                "old one, or half of it"
             ),
+            where=Where.of(failed) if len(run.ranks if run is not None else ()) > 1 else Where(),
             fixes=(
                 Fix.python(
                     summary="let all ranks wait until the file is complete",
@@ -231,6 +239,10 @@ def all_ranks_download(plan: LaunchPlan, script: Script) -> Iterator[Finding]:
                 ),
             )
             return
+
+
+def _raiser(one: RankEnding) -> str:
+    return endings.who(one) if one.spawned is None else f"process {one.spawned}"
 
 
 def _lost_the_race(one: RankEnding) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.section import Part
 
 Within = Literal[
@@ -45,6 +46,10 @@ class SourceLine(Part, frozen=True, kw_only=True):
     def place(self) -> str:
         """File and line, such as ``train.py:120``."""
         return f"{self.file}:{self.line}"
+
+    def holds(self, frame: Frame) -> bool:
+        """Whether a frame, whose file may have a longer path, is at this line."""
+        return frame.line == self.line and frame.file.endswith(self.file)
 
 
 SAVES: Mapping[str, tuple[str, int]] = {

@@ -28,6 +28,8 @@ TIMED_OUT = re.compile(
     r"|Timeout\(ms\)=(\d{1,12})",
     re.IGNORECASE,
 )
+# torch/multiprocessing/spawn.py
+SPAWNED = re.compile(r"-- Process (\d{1,7}) terminated with the following error:")
 TRACEBACK = "Traceback (most recent call last):"
 """How Python begins one; multiprocessing hands the one of a child on within a message."""
 
@@ -124,9 +126,16 @@ class RankEnding(Part, frozen=True, kw_only=True):
             return next(filter(None, thrown), lines[-1]).strip()
         if any(line.endswith(TRACEBACK) for line in lines):
             # That of another process, such as a DataLoader worker.
-            return f"{lines[-1].strip()} ({lines[0].strip()})"
+            of = "" if self.spawned is not None else f" ({lines[0].strip()})"
+            return f"{lines[-1].strip()}{of}"
         then = _sentence(self.then.splitlines())
         return f"{self.exception}: {first}".removesuffix(": ") + (f", then {then}" if then else "")
+
+    @property
+    def spawned(self) -> int | None:
+        """The number of the process that raised it, if the script starts its ranks by itself."""
+        found = SPAWNED.match(self.message.strip())
+        return int(found[1]) if found else None
 
     @property
     def echoes(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from ddoctor.evidence.source_lines import SAVES
 from ddoctor.script.calls import is_collective
 from ddoctor.script.names import CONFIGS, source, variable
+from ddoctor.script.objects import arguments
 from ddoctor.script.program import MOST_CALLERS, Program
 from ddoctor.script.ranks import HINTS, lower, own_name
 from ddoctor.script.same import COUNTS, given_to, varies
@@ -39,25 +40,62 @@ def shared_files(program: Program) -> Iterator[tuple[Call, Call | None]]:
 
 
 def read_too_early(program: Program) -> Iterator[tuple[Call, Call]]:
-    """What one rank saves and all ranks read, in the same function, with no collective between."""
-    for save in (call for name in SAVES for call in program.by_name.get(name, ())):
-        path = _path(save)
-        if path is None or not any(block.kind == "one-rank" for block in save.around):
-            continue
+    """What one rank saves and all ranks read, in the same function, with no collective between.
+
+    Either may be in a function of its own, which gets the path.
+    """
+    for save, path in _saved_by_one(program):
         for call in save.scope.calls:
             if call.node.lineno <= save.node.lineno:
                 continue
-            if is_collective(call) or program.reached(call) is not None or _waits(call):
+            read = _read(call, program)
+            if program.reached(call) is not None or _meets(call, program.called(call)):
                 break
-            read = call.node.args[0] if call.name in READS and call.node.args else None
             if read is not None and source(read) == source(path) and not call.tests_rank:
                 yield save, call
                 break
 
 
+def _saved_by_one(program: Program) -> Iterator[tuple[Call, ast.expr]]:
+    """What saves a file on one rank: the call itself, or one of the function that holds it."""
+    for save in (call for name in SAVES for call in program.by_name.get(name, ())):
+        path = _path(save)
+        if path is None:
+            continue
+        if _of_one_rank(save):
+            yield save, path
+        for call in program.calls_of(save.scope):
+            given = arguments(call.node, save.scope).get(variable(path))
+            once = _of_one_rank(save) or _of_one_rank(call)
+            if given is not None and once and not _meets(call, save.scope):
+                yield call, given
+
+
+def _read(call: Call, program: Program) -> ast.expr | None:
+    """What a call reads, or the function that it calls; None: no file."""
+    if call.name in READS:
+        return call.node.args[0] if call.node.args else None
+    scope = program.called(call)
+    if scope is None:
+        return None
+    passed = arguments(call.node, scope)
+    paths = (one.node.args[0] for one in scope.calls if one.name in READS and one.node.args)
+    return next((passed[name] for path in paths if (name := variable(path)) in passed), None)
+
+
+def _of_one_rank(call: Call) -> bool:
+    return any(block.kind == "one-rank" for block in call.around)
+
+
+def _meets(call: Call, called: Scope | None) -> bool:
+    """Whether it may wait for other ranks, in the function that it calls, or in a backward pass."""
+    inside = called.calls if called is not None else ()
+    return any(is_collective(one) or _waits(one) for one in (call, *inside))
+
+
 def _waits(call: Call) -> bool:
     """Whether it may wait for other ranks, by its name."""
-    return bool(WAITS & lower(call.method))
+    return call.method == "backward" or bool(WAITS & lower(call.method))
 
 
 def _path(call: Call) -> ast.expr | None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.live import LiveRank
 from ddoctor.evidence.probes import RankPlace
-from ddoctor.evidence.steps import Phase, RankSteps, Steps
+from ddoctor.evidence.steps import HotLine, Lines, Phase, RankLines, RankSteps, Steps
 from ddoctor.evidence.wrapping import Calls, CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Severity
 from tests.conftest import Findings
@@ -83,6 +83,51 @@ def test_numbers_and_gradients_of_the_passes_count(findings: Findings) -> None:
     # Hooks that reduce gradients, of other sizes than any activation.
     (finding,) = findings(CAUSE, of_passes(8, 442_368), steps())
     assert "16 small collectives" in finding.because
+
+
+def at_line(*shares: float, number: int = 40) -> Lines:
+    """Samples of the ranks, with such shares at a line."""
+    at = user(number, "w = p.full_tensor()", file="train.py")
+    return Lines(
+        ranks=tuple(
+            RankLines(
+                rank=rank,
+                samples=200,
+                lines=(
+                    HotLine(
+                        phase="rest",
+                        file=at.file,
+                        line=at.line,
+                        function=at.function,
+                        text=at.text,
+                        samples=round(200 * share),
+                    ),
+                ),
+            )
+            for rank, share in enumerate(shares)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("sampled", "severity", "cost"),
+    [
+        (at_line(0.4, 0.3), Severity.WARNING, 0.3),
+        # Rank 1 waits there for rank 0, which is late.
+        (at_line(0.06, 0.5), Severity.NOTE, 0.06),
+        (at_line(0.4, 0.4, number=41), Severity.NOTE, 0.06),
+        (None, Severity.NOTE, 0.06),
+    ],
+)
+def test_what_the_lines_do_around_them(
+    findings: Findings, sampled: Lines | None, severity: Severity, cost: float
+) -> None:
+    sections = (called(line(0, 60, 6.0), line(1, 60, 6.0)), steps(), *filter(None, [sampled]))
+    (finding,) = findings(CAUSE, *sections)
+    assert finding.severity is severity
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(cost)
+    assert ("around them, 30%" in finding.because) == (cost == 0.3)
 
 
 def test_gradients_one_by_one(findings: Findings) -> None:

@@ -11,7 +11,7 @@ from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.source_facts import SourceReadEarly
 from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.training import RankEnding, TrainingRun
-from ddoctor.models import Severity
+from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.source_calls import WRAPS
 from tests.training_run import echoing, ending, library, raised, run, user
@@ -99,4 +99,11 @@ def test_a_file_that_is_read_before_it_is_complete(findings: Findings) -> None:
     (finding,) = findings(CAUSE, script)
     assert finding.severity is Severity.WARNING
     assert "all ranks read at train.py:27" in finding.because
+    failed = failing("FileNotFoundError", "[Errno 2] x", user(27, "torch.load('init.pt')"))
+    (finding,) = findings(CAUSE, script, run(ending(0, "stopped"), failed))
+    assert (finding.severity, finding.confidence) == (Severity.ERROR, Confidence.CERTAIN)
+    assert finding.because.startswith("rank 1 (pid")
+    elsewhere = failing("FileNotFoundError", "[Errno 2] x", user(71, "open('data.bin')"))
+    (finding,) = findings(CAUSE, script, run(ending(0, "stopped"), elsewhere))
+    assert finding.severity is Severity.WARNING
     assert findings(CAUSE, Script(files=("train.py",), calls=(WRAPS,))) == ()
