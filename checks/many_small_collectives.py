@@ -104,7 +104,7 @@ def of_the_script(
 def _around(lines: Sequence[Calls], sampled: Lines | None) -> float:
     """The share of the samples at these lines, on the rank with the fewest.
 
-    Another rank may wait there for one that is late.
+    Another rank may wait there for one that lags.
     """
     places = {one.place for one in lines}
     return min(

@@ -42,7 +42,7 @@ def shared_files(program: Program) -> Iterator[tuple[Call, Call | None]]:
 def read_too_early(program: Program) -> Iterator[tuple[Call, Call]]:
     """What one rank saves and all ranks read, in the same function, with no collective between.
 
-    Either may be in a function of its own, which gets the path.
+    Either may be in a separate function, which gets the path.
     """
     for save, path in _saved_by_one(program):
         for call in save.scope.calls:
