@@ -159,13 +159,15 @@ def in_the_loop_of_a_live_run(live: LiveState) -> Iterator[Finding]:
 
 
 def in_the_training_process(throughput: LoaderThroughput, loop: StepLoop) -> Iterator[Finding]:
-    late = [feed for feed in throughput.feeds if feed.in_main >= NOTABLE * feed.step]
+    # A frozen teacher may compute there as well.
+    of_models = loop.seconds(Place.MODEL)
+    late = [one for one in throughput.feeds if one.in_main - of_models >= NOTABLE * one.step]
     if not late:
         yield from _before_the_model(throughput, loop)
         return
     worst = max(late, key=lambda feed: feed.in_main / feed.step)
-    loader = worst.loader
-    if worst.wait > worst.in_main:
+    loader, seconds = worst.loader, worst.in_main - of_models
+    if worst.wait > seconds:
         return
     # What only some ranks do is no matter of collate: straggler-rank reports it.
     if min(feed.in_main for feed in throughput.feeds) < worst.in_main / UNLIKE:
@@ -174,13 +176,13 @@ def in_the_training_process(throughput: LoaderThroughput, loop: StepLoop) -> Ite
         severity=Severity.WARNING,
         confidence=Confidence.LIKELY,
         because=(
-            f"rank {worst.rank} works {loader.collate_in_main:.3f} s on each batch between the "
+            f"rank {worst.rank} works {seconds:.3f} s of each step on batches between the "
             f"loader of {loader.name} and the model, in a step of {worst.step:.3f} s"
             f"{_mostly(loop.lines(*ON_BATCHES))}"
         ),
-        evidence=(_share("work of the training process on batches", worst, worst.in_main),),
+        evidence=(_share("work of the training process on batches", worst, seconds),),
         where=throughput.where(late),
-        cost=Cost(value=round(worst.in_main / worst.step, 3), unit="share of step"),
+        cost=Cost(value=round(seconds / worst.step, 3), unit="share of step"),
         fixes=(_in_the_workers(loader.num_workers, loader.name),),
     )
 

@@ -1,9 +1,10 @@
-"""FSDP wraps the whole model as one unit, so every rank gathers all parameters at once.
+"""FSDP wraps the model as one unit or as too many, so it gathers too much at once or too little.
 
 FSDP gathers the parameters of one unit, computes with them and frees them; meanwhile it gathers the
 next unit. If the model is the only unit, every rank holds all parameters during the whole step, and
 no computation overlaps the all-gather. Optimizer states stay sharded. The reason is a missing wrap
-policy, or one that names a class that the model does not have.
+policy, or one that names a class that the model does not have. If each linear layer is a unit, each
+has separate collectives, and the step takes as long as all of their latencies.
 
 Symptoms: peak GPU memory as without FSDP, and all-gathers without overlap in the profiler trace.
 
@@ -18,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ddoctor.analysis import endings
+from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.describe import MIB
 from ddoctor.analysis.named_models import OF_MODELS
 from ddoctor.analysis.script_source import shown
@@ -37,6 +38,14 @@ EXPLAINS = ("communication-bound-step", "scaling-efficiency-low")
 LARGE = 100_000_000
 # Published detectors report a slowdown from this share.
 NOTABLE_SHARE = 0.10
+
+# torch's DDP sends a first bucket of this size early (_DEFAULT_FIRST_BUCKET_BYTES): less is mostly
+# latency.
+SMALL = MIB
+MANY = 2
+"""Times of the blocks, and the rest of the model, that are units."""
+FEWEST = 2
+"""Blocks that repeat."""
 
 CLASSES = "fsdp.transformer_layer_cls_to_wrap"
 # accelerate/utils/dataclasses.py, set_auto_wrap_policy; peft's does not name the class.
@@ -316,6 +325,37 @@ def one_unit(wrapping: Wrapping, steps: Steps | None, run: TrainingRun | None) -
         )
 
 
+def small_units(wrapping: Wrapping, steps: Steps) -> Iterator[Finding]:
+    """Each layer within the blocks is a unit: its collectives take the time of larger ones."""
+    share = steps.share("transfer")
+    for models in wrapping.by_name(lambda one: one.kind.startswith("fsdp")):
+        model = models[0]
+        few = 1 + (model.blocks or 0)
+        saved = share * (1 - few / model.units) if model.units else 0.0
+        small = model.parameter_bytes < SMALL * model.units
+        if few < 1 + FEWEST or model.units < MANY * few or not small or saved < live_cost.TOLD:
+            continue
+        yield Finding(
+            title="FSDP gathers layers one by one, each with separate collectives",
+            severity=live_cost.severity(saved),
+            confidence=Confidence.LIKELY,
+            because=(
+                f"FSDP wraps {model.name} as {model.units} units, although it has {model.blocks} "
+                f"{model.block}s: each unit has {model.parameter_bytes / model.units / 1024:,.0f} "
+                f"KiB, and the transfer takes {share:.0%} of the step"
+            ),
+            evidence=(Observation(name="FSDP units", value=model.units, expected=few),),
+            cost=Cost(value=round(saved, 3), unit="share of step"),
+            fixes=(
+                Fix.python(
+                    summary=f"wrap each {model.block} as a unit, and no layer within it",
+                    paste=_wraps(model, model.block),
+                    expected_gain=f"up to {saved:.0%} of the step",
+                ),
+            ),
+        )
+
+
 def refused(run: TrainingRun) -> Iterator[Finding]:
     for one in run.raised(REFUSED)[:1]:
         name = REFUSED.findall(one.said)[0] or "(not named)"
@@ -355,17 +395,21 @@ def _fixes(model: Wrapper, run: TrainingRun | None) -> Iterator[Fix]:
             language="yaml",
             caution=other,
         )
+    yield Fix.python(
+        summary=f"wrap each {block} as a unit", paste=_wraps(model, block), caution=other
+    )
+
+
+def _wraps(model: Wrapper, block: str) -> str:
     if model.kind == "fsdp2":
-        paste = (
+        return (
             "for module in model.modules():\n"
             f"    if isinstance(module, {block}):\n"
             "        fully_shard(module)\n"
             "fully_shard(model)"
         )
-    else:
-        paste = (
-            "from torch.distributed.fsdp.wrap import ModuleWrapPolicy\n\n"
-            f"policy = ModuleWrapPolicy({{{block}}})\n"
-            "model = FullyShardedDataParallel(model, auto_wrap_policy=policy)"
-        )
-    yield Fix.python(summary=f"wrap each {block} as a unit", paste=paste, caution=other)
+    return (
+        "from torch.distributed.fsdp.wrap import ModuleWrapPolicy\n\n"
+        f"policy = ModuleWrapPolicy({{{block}}})\n"
+        "model = FullyShardedDataParallel(model, auto_wrap_policy=policy)"
+    )

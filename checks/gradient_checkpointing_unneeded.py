@@ -122,13 +122,21 @@ def on_cpus(
     fullest = max(shares, key=lambda host: shares[host], default=None)
     if fullest is None or len(shares) < len(resident) or shares[fullest] >= LITTLE:
         return
+    # A process that recomputes a block has all of its activations, and more.
+    most = resident[fullest] * (1 + max(calls.values()))
+    fits = most < LITTLE * limits[fullest]
     yield Finding(
-        severity=Severity.NOTE,
-        confidence=Confidence.POSSIBLE,
+        severity=Severity.WARNING if fits else Severity.NOTE,
+        confidence=Confidence.LIKELY if fits else Confidence.POSSIBLE,
         because=(
             f"{min(calls.values()):.0f} blocks of each forward pass are recomputed, but the ranks "
-            f"of {fullest} use {_gib(resident[fullest]):.2g} of {_gib(limits[fullest]):.3g} GiB; a "
-            "few steps without checkpointing would show whether all activations fit"
+            f"of {fullest} use {_gib(resident[fullest]):.2g} of {_gib(limits[fullest]):.3g} GiB; "
+            + (
+                f"with all activations kept it would be at most {_gib(most):.2g}, since no block "
+                "keeps more of them than its process has now"
+                if fits
+                else "a few steps without checkpointing would show whether all activations fit"
+            )
         ),
         cost=Cost(value=SAVED, unit="share of step"),
         fixes=(_KEEP,),

@@ -34,6 +34,7 @@ from ddoctor.analysis.straggler_reason import Reason, why
 from ddoctor.analysis.stragglers import NOTICEABLE, SURE, Straggler, Stragglers, extra_work, few
 from ddoctor.evidence.cluster_probes import LocalWork, Pairs
 from ddoctor.evidence.host import Cpus, cpu_list
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Lines, Steps
 from ddoctor.evidence.training import RankUse
 from ddoctor.evidence.wrapping import CollectiveCalls
@@ -178,17 +179,26 @@ def in_training(
 
 
 def _in_passing(one: Straggler, steps: Steps, reason: Reason) -> bool:
-    """Whether it may end soon: other processes use the CPUs, or the core was slower for a while."""
-    if reason.kind in ("queued", "slower"):
+    """Whether it may end soon: other processes use the CPUs, or the core was slower for a while.
+
+    A wait in few steps, at no line that only it runs, may be for the disk or for another process.
+    """
+    seldom = reason.kind == "blocked" and one.behind < steps.count / 2
+    if seldom or reason.kind in ("queued", "slower"):
         return one.seconds < PASSING * steps.step
     return reason.kind == "crowded" or (reason.kind == "busy" and one.behind < SURE * steps.count)
 
 
-def in_a_live_run(live: LiveState, uses: tuple[RankUse, ...] | None) -> Iterator[Finding]:
+def in_a_live_run(
+    live: LiveState, uses: tuple[RankUse, ...] | None, script: Script | None
+) -> Iterator[Finding]:
     found = live.straggler or live.repeated
     if found is None or found.activity.startswith(("loader", "checkpoint")):
         return
     if found.collects_by_itself or found.extra_work:
+        return
+    # With longer samples, which uneven-work-per-rank tells.
+    if script is not None and script.sorted_shares and found.in_model:
         return
     rank = found.rank
     sure = found.again or (found.in_model and found.never_arrives)

@@ -66,7 +66,7 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
     loaders = [one for one in script.of(LOADER) if not evaluates(one)]
     loops = [loop.at.text for loop in script.loops if loop.kind == "training"]
     if (
-        loading is not None
+        (loading is not None and loading.loaders)
         or _joins(script)
         or not is_plain(script)
         or (script.of(LOADER) and not loaders)

@@ -12,16 +12,23 @@ To fix it, group samples of similar length into the same step on all ranks, or p
 length.
 """
 
+# Above 150 lines: recorded steps, a live run and the source show it, and lengths have a sampler.
+
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from statistics import fmean, median
 
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.like_lengths import LIKE_LENGTHS, grouped
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.stragglers import NOTICEABLE, SLOWER_BY, STEADY, comparable, few
 from ddoctor.analysis.work_imbalance import Workload, workload
+from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.steps import Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
 
@@ -86,6 +93,49 @@ def more_work(steps: Steps, words: FrameworkWords) -> Iterator[Finding]:
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(_fix(work, bool(heaviest), words),),
     )
+
+
+def in_the_source(script: Script, steps: Steps | None, live: LiveLook | None) -> Iterator[Finding]:
+    """The data is sorted by length, and each rank takes a part in a row."""
+    if steps is None and live is None:
+        yield from _sorted(script)
+
+
+def in_a_live_run(live: LiveState, script: Script) -> Iterator[Finding]:
+    """By the source, where one rank is slower in the model."""
+    slow = live.straggler or live.repeated
+    if slow is not None and slow.in_model:
+        yield from (
+            replace(
+                one,
+                severity=live_cost.severity(slow.lost),
+                because=f"{one.because}; {slow.rank.who} works for {slow.share:.0%} of the time "
+                f"longer than the others, {slow.others_wait}",
+                where=Where.of([slow.rank]),
+                cost=Cost(value=round(slow.lost, 2), unit="share of step"),
+            )
+            for one in _sorted(script)
+        )
+
+
+def _sorted(script: Script) -> Iterator[Finding]:
+    for one in script.sorted_shares[:1]:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one.sorts)} sorts the data by length, and {shown(one.at)} gives each rank "
+                "a part in a row: one rank has the longest samples in each step, and the others "
+                "wait for it"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="deal the sorted data out, one item to each rank",
+                    paste="part = ordered[rank::world_size]  # in each step, lengths are alike",
+                    caution="cut it to a multiple of the ranks, and shuffle the steps on all alike",
+                ),
+            ),
+        )
 
 
 def _fix(work: Workload, same_rank: bool, words: FrameworkWords) -> Fix:

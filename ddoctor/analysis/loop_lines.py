@@ -10,13 +10,23 @@ from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.steps import COLLECT, HotLine, Lines
 
 COLLECTS = "collects garbage"
+LOGARITHMS = (
+    *("alpha", "alphas", "beta", "cosh", "density", "det", "i0", "likelihood", "mean", "mel"),
+    *("ndtr", "normal", "odds", "p", "pdf", "pi", "pmf", "pred", "prior", "prob", "proba", "q"),
+    *("ratio", "scale", "sigma", "sigmoid", "softmax", "spectrogram", "std", "sum", "sumexp"),
+    *("temperature", "uniform", "var", "variance", "weight"),
+)
+"""What `log_` of is a number in names of functions."""
 OVERHEAD: Mapping[str, re.Pattern[str]] = {
     COLLECTS: re.compile(r"\bgc\.collect\("),
     "empties the allocator's cache": re.compile(r"\bempty_cache\("),
     "reads values back": re.compile(r"\.(item|cpu|tolist|numpy)\("),
     "logs": re.compile(
-        r"\bprint\(|\blog(ger|ging)?[._(]|\.log\w*\(|\badd_(scalar|histogram|image|figure)s?\("
+        r"\bprint\(|\blogg(er|ing)\.|\blog\.[a-z]|\badd_(scalar|histogram|image|figure)s?\("
         r"|\bwandb\b|\bmlflow\b|set_postfix|\.(write|flush)\(|json\.dump"
+        # Not of a number, such as `torch.log(x)`, `x.log()` or `policy.log_prob(x)`.
+        r"|(?<!torch)(?<!math)(?<!np)(?<!numpy)\.log\((?!\))|\blog\(f?[\"'{]"
+        rf"|\blog_(?!({'|'.join(LOGARITHMS)})(s|\b|_))\w+\("
     ),
     "waits": re.compile(r"\bsleep\(|\.synchronize\("),
     "copies": re.compile(r"\bdeepcopy\("),

@@ -40,6 +40,7 @@ def other_decisions(script: Script) -> Iterator[Finding]:
     yield from _from_itself(script)
     if is_plain(script, *DATA_PARALLEL, "Ray"):
         yield from _stops_alone(script)
+        yield from _diverges_alone(script)
     if is_plain(script, *DATA_PARALLEL):
         yield from _bad_loss(script)
         yield from _goes_on_alone(script)
@@ -166,6 +167,16 @@ def _by_own_chance(script: Script) -> Iterator[Finding]:
                 summary="draw these numbers with a generator that has one seed on all ranks",
                 paste="chance = random.Random(42)  # once\nchance.random()  # in each step",
             ),
+        )
+
+
+def _diverges_alone(script: Script) -> Iterator[Finding]:
+    for line in script.own_divergences[:1]:
+        yield _told(
+            f"a rank ends the updates of its policy at {shown(line)} by the divergence on its own "
+            "rollouts, whose seed differs between the ranks: it then makes fewer steps than the "
+            "others, which wait for its gradients",
+            leave_together(),
         )
 
 

@@ -26,6 +26,7 @@ from ddoctor.evidence.source_facts import (
     SourceOutside,
     SourceOwnBranch,
     SourceOwnSkip,
+    SourcePairs,
     SourcePartial,
     SourcePrecision,
     SourceRandomSplit,
@@ -41,6 +42,7 @@ from ddoctor.evidence.source_facts import (
     SourceSetting,
     SourceShared,
     SourceSize,
+    SourceSortedShare,
     SourceStale,
     SourceSwitch,
     SourceTokenMean,
@@ -139,6 +141,10 @@ class Script(Section, frozen=True, kw_only=True):
     """Calls of ``set_epoch`` in a loop, with an attribute that nothing in the script advances."""
     own_stops: tuple[SourceLine, ...] = ()
     """Where a rank leaves the loop over epochs by what it alone has measured."""
+    sorted_shares: tuple[SourceSortedShare, ...] = ()
+    pairs_of_rank0: tuple[SourcePairs, ...] = ()
+    own_divergences: tuple[SourceLine, ...] = ()
+    """Where it ends the updates of a policy by the divergence on its own rollouts."""
     same_noise: tuple[SourceNoise, ...] = ()
     token_means: tuple[SourceTokenMean, ...] = ()
     divided_losses: tuple[SourceDivided, ...] = ()

@@ -161,12 +161,26 @@ class SourceShared(Part, frozen=True, kw_only=True):
     """What then gives the file another name."""
 
 
+class SourceSortedShare(Part, frozen=True, kw_only=True):
+    """A part in a row that a rank takes of data sorted by length."""
+
+    at: SourceLine
+    sorts: SourceLine
+
+
 class SourceReadEarly(Part, frozen=True, kw_only=True):
     """A file that one rank saves, and that all ranks read without waiting for it."""
 
     at: SourceLine
     """What reads it."""
     save: SourceLine
+
+
+class SourcePairs(Part, frozen=True, kw_only=True):
+    """A loss of a rank's features with those of all ranks, and its targets without the rank."""
+
+    at: SourceLine
+    targets: SourceLine
 
 
 class SourceGathered(Part, frozen=True, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -24,7 +25,12 @@ def rows(module: nn.Module) -> Iterator[Sequence[nn.Module]]:
 
 def _equal(row: Sequence[nn.Module]) -> bool:
     """Whether they are blocks of one class; single layers, such as linear ones, are not blocks."""
-    return len({type(one) for one in row}) == 1 and all(map(_composed, row))
+    return len({type(_unwrapped(one)) for one in row}) == 1 and all(map(_composed, row))
+
+
+def _unwrapped(module: nn.Module) -> Any:
+    """Return the block within activation checkpointing, which may be around some blocks only."""
+    return getattr(module, "_checkpoint_wrapped_module", module)
 
 
 def _composed(module: nn.Module) -> bool:

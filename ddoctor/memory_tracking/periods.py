@@ -11,15 +11,13 @@ Token = tuple[Any, ...]
 """An entry that tells blocks and allocations by what came before, without numbers."""
 Group = tuple[int, str, int | None]
 """Allocations that are alike: their size, kind and block."""
-# FSDP gathers the next block, and frees the one before.
-NEAR = 1
 
 
 class _Block:
     """The block that was meant last, from which the next one is counted."""
 
-    def __init__(self, depth: int, running: _Block | None = None) -> None:
-        self.last, self._depth = 0, depth
+    def __init__(self, depth: int, period: int, running: _Block | None = None) -> None:
+        self.last, self._depth, self._near = 0, depth, period
         self._running = running or self
 
     def told(self, block: int | None) -> Token:
@@ -31,9 +29,9 @@ class _Block:
         if block is None:
             return ()
         steps, self.last = block - self.last, block
-        if abs(steps) <= NEAR:
+        if abs(steps) <= self._near:
             return "steps", steps
-        if abs(block - self._running.last) <= NEAR and self._running is not self:
+        if abs(block - self._running.last) <= self._near and self._running is not self:
             return "running", block - self._running.last
         left = self._depth - 1 - block
         return ("first", block) if block < left else ("last", left)
@@ -56,10 +54,10 @@ class _Block:
 class _Living:
     """The allocations that exist, each group oldest first."""
 
-    def __init__(self, depth: int, running: _Block) -> None:
+    def __init__(self, depth: int, period: int, running: _Block) -> None:
         self._groups: dict[Group, list[int]] = {}
         self._group: dict[int, Group] = {}
-        self._meant = _Block(depth, running)
+        self._meant = _Block(depth, period, running)
 
     def new(self, number: int, group: Group) -> None:
         self._group[number] = group
@@ -91,10 +89,14 @@ class _Living:
             self.new(number, (before, kind, block))
 
 
-def tokens(log: Iterable[Entry], depth: int) -> list[Token]:
-    """Return the log of a model with this number of blocks, without numbers."""
-    running, found = _Block(depth), list[Token]()
-    living = _Living(depth, running)
+def tokens(log: Iterable[Entry], depth: int, period: int) -> list[Token]:
+    """Return the log of a model with this number of blocks, without numbers.
+
+    ``period``: each block is as the one this number of places before it, which is near. FSDP also
+    gathers the next block, and frees the one before.
+    """
+    running, found = _Block(depth, period), list[Token]()
+    living = _Living(depth, period, running)
     for what, number, size, kind, module in log:
         if what in ("operator", "step", "new"):
             path, block = _split(module)
@@ -107,10 +109,10 @@ def tokens(log: Iterable[Entry], depth: int) -> list[Token]:
     return found
 
 
-def entries(found: Iterable[Token], depth: int) -> list[Entry]:
-    """Return the log of these tokens with this number of blocks."""
-    running, log = _Block(depth), list[Entry]()
-    living = _Living(depth, running)
+def entries(found: Iterable[Token], depth: int, period: int) -> list[Entry]:
+    """Return the log of these tokens with this number of blocks, of this ``period``."""
+    running, log = _Block(depth, period), list[Entry]()
+    living = _Living(depth, period, running)
     count = 0
     for what, size, kind, *rest in found:
         if what in ("operator", "step", "new"):

@@ -46,13 +46,13 @@ def _used(
     own = variable(tensor)
     if _is_constant(tensor) or _puts_back(scope, own, result):
         return
-    flow = _flow(scope, {result})
-    similar = _similarity(scope, flow, program)
+    made = flow(scope, {result})
+    similar = _similarity(scope, made, program)
     if similar is not None:
-        if _makes_a_loss(scope, _flow(scope, {*_names(similar.node)} & flow)):
+        if _makes_a_loss(scope, flow(scope, {*names_in(similar.node)} & made)):
             yield call, similar
         return
-    returned = any(flow & {*_names(one.node)} for one in program.returns.get(scope, ()))
+    returned = any(made & {*names_in(one.node)} for one in program.returns.get(scope, ()))
     for caller in program.calls_of(scope) if returned and scope.name else ():
         given = caller.node.args[0] if caller.node.args else None
         held = next((name for name, value in _assigned(caller) if value is caller.node), "")
@@ -100,7 +100,7 @@ def _puts_back(scope: Scope, own: str, result: str) -> bool:
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(one, ast.Subscript) and variable(one.value) == result for one in targets):
             return True
-        if isinstance(node, ast.List | ast.Tuple) and own and {own, result} <= {*_names(node)}:
+        if isinstance(node, ast.List | ast.Tuple) and own and {own, result} <= {*names_in(node)}:
             # As in `torch.cat([features, *others])`, and not in what a function returns.
             loads = isinstance(getattr(node, "ctx", None), ast.Load)
             if loads and any(variable(one) == own for one in node.elts) and len(node.elts) > 1:
@@ -108,7 +108,7 @@ def _puts_back(scope: Scope, own: str, result: str) -> bool:
     return False
 
 
-def _flow(scope: Scope, names: Collection[str]) -> set[str]:
+def flow(scope: Scope, names: Collection[str]) -> set[str]:
     """These variables, and those that the function assigns from them."""
     found = set(names)
     for _ in range(len(scope.variables)):
@@ -116,7 +116,7 @@ def _flow(scope: Scope, names: Collection[str]) -> set[str]:
             name
             for node in ast.walk(scope.node)
             for name, value in assignments(node)
-            if value is not None and name not in found and found & {*_names(value)}
+            if value is not None and name not in found and found & {*names_in(value)}
         }
         if not more:
             break
@@ -124,7 +124,7 @@ def _flow(scope: Scope, names: Collection[str]) -> set[str]:
     return found
 
 
-def _names(node: ast.AST) -> Iterator[str]:
+def names_in(node: ast.AST) -> Iterator[str]:
     yield from (name for part in ast.walk(node) if (name := variable(part)))
 
 
@@ -136,7 +136,7 @@ def _similarity(scope: Scope, flow: set[str], program: Program) -> Statement | N
         for part in ast.walk(one.node):
             product = isinstance(part, ast.BinOp) and isinstance(part.op, ast.MatMult)
             called = isinstance(part, ast.Call) and own_name(part.func) in PRODUCTS
-            if (product or called) and flow & {*_names(part)}:
+            if (product or called) and flow & {*names_in(part)}:
                 return one
     return None
 
@@ -145,6 +145,6 @@ def _makes_a_loss(scope: Scope, flow: set[str]) -> bool:
     return any(
         isinstance(node, ast.Call)
         and bool(LOSSES & lower(own_name(node.func)))
-        and any(flow & {*_names(one)} for one in node.args)
+        and any(flow & {*names_in(one)} for one in node.args)
         for node in ast.walk(scope.node)
     )

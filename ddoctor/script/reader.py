@@ -30,6 +30,7 @@ from ddoctor.evidence.source_facts import (
     SourceOutside,
     SourceOwnBranch,
     SourceOwnSkip,
+    SourcePairs,
     SourcePartial,
     SourcePrecision,
     SourceRandomSplit,
@@ -44,6 +45,7 @@ from ddoctor.evidence.source_facts import (
     SourceSeed,
     SourceShared,
     SourceSize,
+    SourceSortedShare,
     SourceStale,
     SourceSwitch,
     SourceTest,
@@ -92,6 +94,7 @@ from ddoctor.script.own_branches import own_branches, own_catches, own_clocks, o
 from ddoctor.script.own_keys import over_own_keys
 from ddoctor.script.own_layers import own_layers
 from ddoctor.script.own_sizes import own_sizes
+from ddoctor.script.pair_targets import without_offset
 from ddoctor.script.partial_metrics import on_loaders, partial_metrics
 from ddoctor.script.passes_of_one_rank import passes_of_one_rank
 from ddoctor.script.past_wrapper import past_wrapper
@@ -110,6 +113,7 @@ from ddoctor.script.scopes import Call, Scope, Walk
 from ddoctor.script.seeding import constant_seeds
 from ddoctor.script.settings import settings
 from ddoctor.script.shared_files import read_too_early, shared_files
+from ddoctor.script.sorted_shares import sorted_shares
 from ddoctor.script.source_calls import is_kept, source_call
 from ddoctor.script.source_lines import At, ModuleLines, cut
 from ddoctor.script.splits import splits
@@ -124,7 +128,7 @@ from ddoctor.script.step_order import (
     zeroed_before_the_step,
 )
 from ddoctor.script.still_epochs import still_epochs
-from ddoctor.script.stopping import own_stops
+from ddoctor.script.stopping import own_divergences, own_stops
 from ddoctor.script.summed_gradients import summed_gradients
 from ddoctor.script.switches import Test
 from ddoctor.script.sync_turns import wrong_turns
@@ -354,6 +358,15 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         scales_by_ranks=perhaps(scales_by_ranks(program)),
         still_epochs=_first(of(one) for one in still_epochs(program)),
         own_stops=_first(of(one) for one in own_stops(program)),
+        sorted_shares=_first(
+            SourceSortedShare(at=at(*share), sorts=at(*sort))
+            for share, sort in sorted_shares(program)
+        ),
+        pairs_of_rank0=_first(
+            SourcePairs(at=of(loss), targets=at(numbers, loss.scope))
+            for loss, numbers in without_offset(program)
+        ),
+        own_divergences=_first(at(*one) for one in own_divergences(program)),
         same_noise=_first(
             SourceNoise(at=of(call), seed=of(seed)) for call, seed in same_noise(program)
         ),

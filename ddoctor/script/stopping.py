@@ -6,18 +6,23 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ddoctor.script.calls import COLLECTIVES
 from ddoctor.script.names import CONFIGS, variable
 from ddoctor.script.program import Program
 from ddoctor.script.ranks import lower
+from ddoctor.script.same import varies
 from ddoctor.script.scopes import RANK_TESTS, Call, Scope, Statement
+from ddoctor.script.seeding import SEEDS, SEEDS_ALL
 from ddoctor.script.values import MOST_STEPS
 
 STOPS = re.compile(r"stop|patien|early|bad_epochs|no_improve|counter|wait", re.IGNORECASE)
 """What tests of an early end are called, and the classes of what they ask."""
+DIVERGES = re.compile(r"(?:^|_)kl(?:$|_)", re.IGNORECASE)
+"""What the divergence of a policy from the one of the rollouts is called."""
+SEEDING = ("manual_seed", "default_rng", *SEEDS_ALL)
 AGREES = frozenset(
     {
         *("reduce", "gather", "broadcast", "synchronize", "sync"),
@@ -43,10 +48,39 @@ class End:
 
 def own_stops(program: Program) -> Iterator[Statement]:
     """The statements that end the training, whose test nothing makes the same on all ranks."""
+    yield from (statement for statement, _ in _own_ends(program, _is_early))
+
+
+def own_divergences(program: Program) -> Iterator[tuple[ast.expr, Scope]]:
+    """The tests by which a rank ends the updates of a policy, of the divergence on its rollouts.
+
+    Without an option in the same test, which may be off. The ranks' rollouts have other seeds.
+    """
+    if any(_seeds_by_rank(call, program) for call in program.calls):
+        for statement, end in _own_ends(program, _diverges):
+            if end.direct:
+                yield end.test, statement.scope
+
+
+def _seeds_by_rank(call: Call, program: Program) -> bool:
+    given = call.node.args[0] if call.node.args else None
+    seeds = call.name in SEEDS or call.method in SEEDING
+    return seeds and varies(given, call.scope, program) == "by-rank"
+
+
+def _diverges(test: ast.expr, scope: Scope, program: Program) -> bool:
+    named = any(DIVERGES.search(name.rpartition(".")[2]) for name in _keys(test))
+    return named and isinstance(test, ast.Compare)
+
+
+def _own_ends(
+    program: Program, wanted: Callable[[ast.expr, Scope, Program], bool]
+) -> Iterator[tuple[Statement, End]]:
+    """The statements that end a loop by such a test, which nothing makes the same on all ranks."""
     agreed = [call for call in program.calls if agrees(call.method)]
     for statement in program.statements:
         end = _ended(statement, program)
-        if end is None or not _is_early(end.test, statement.scope, program):
+        if end is None or not wanted(end.test, statement.scope, program):
             continue
         names = _decided_by(end, statement, program)
         for _ in range(MOST_STEPS):
@@ -66,7 +100,7 @@ def own_stops(program: Program) -> Iterator[Statement]:
         if _counts_steps(names, statement, program):
             continue
         if end.direct or _measured(names, inner, statement, program):
-            yield statement
+            yield statement, end
 
 
 def _ended(statement: Statement, program: Program) -> End | None:

@@ -107,11 +107,32 @@ def test_the_training_process_works_on_what_workers_made(findings: Findings) -> 
     (finding,) = findings(
         CAUSE, steps(0.005, rest=0.03), section, lines(TOKENISES, origins=ON_BATCHES)
     )
-    assert "rank 0 works 0.030 s on each batch between the loader" in finding.because
+    assert "rank 0 works 0.030 s of each step on batches between the loader" in finding.because
     assert finding.because.endswith("mostly at train.py:7 in main (`ids = tokenise(texts)`)")
     assert finding.cost is not None
     assert finding.cost.value == 0.4
     assert "num_workers=4, collate_fn=collate" in finding.fixes[0].paste
+
+
+def test_quiet_about_a_teacher_that_computes_before_the_model(findings: Findings) -> None:
+    section = loading(loader(num_workers=4, fetch=0.1, collate=0.01, collate_in_main=0.03))
+    teaches = {("rest", 7, "wanted = teacher(batch)"): 30, ("forward", 9, "model(batch)"): 60}
+    met = lines(teaches, origins=(origin(5, gives=True),))
+    ranks = tuple(
+        msgspec.structs.replace(
+            one,
+            lines=tuple(
+                msgspec.structs.replace(line, inner="modules/linear.py:forward")
+                if line.phase == "rest"
+                else line
+                for line in one.lines
+            ),
+        )
+        for one in met.ranks
+    )
+    timed = steps(0.005, rest=0.03)
+    assert findings(CAUSE, timed, section, met) != ()
+    assert findings(CAUSE, timed, section, msgspec.structs.replace(met, ranks=ranks)) == ()
 
 
 @pytest.mark.parametrize(("other", "told"), [(0.03, 1), (0.02, 1), (0.01, 0), (0.0, 0)])

@@ -93,6 +93,38 @@ def test_a_class_that_the_model_has_not(findings: Findings) -> None:
     assert "names the layer class LlamaLayer" in finding.because
 
 
+SMALL: dict[str, Any] = {"parameters": 2 * MILLION, "block": "Layer", "blocks": 6, "units": 37}
+
+
+@pytest.mark.parametrize(("transfer", "severity"), [(0.4, Severity.WARNING), (0.2, Severity.NOTE)])
+def test_layers_that_are_units(findings: Findings, transfer: float, severity: Severity) -> None:
+    (finding,) = findings(CAUSE, wrapping(**SMALL), steps(transfer))
+    assert finding.severity is severity
+    assert "as 37 units, although it has 6 Layers: each unit has 211 KiB" in finding.because
+    assert finding.cost is not None
+    assert finding.cost.value == pytest.approx(transfer * 30 / 37, abs=0.001)
+    assert "isinstance(module, Layer)" in finding.fixes[0].paste
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"units": 7},
+        # The embeddings and the head are units as well.
+        {"units": 9},
+        {"parameters": 20 * MILLION},
+        {"blocks": None},
+        {"kind": "ddp"},
+    ],
+)
+def test_quiet_where_blocks_are_units(findings: Findings, options: dict[str, Any]) -> None:
+    assert findings(CAUSE, wrapping(**{**SMALL, **options}), steps(0.4)) == ()
+
+
+def test_quiet_where_many_units_cost_little(findings: Findings) -> None:
+    assert findings(CAUSE, wrapping(**SMALL), steps(0.1)) == ()
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -139,6 +139,12 @@ def test_little_memory_of_a_host_is_worth_a_note(findings: Findings) -> None:
     assert "the ranks of a use 4 of 64 GiB" in finding.because
 
 
+def test_memory_of_a_host_for_all_activations(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, *on_cpus(0.4))
+    assert (finding.severity, finding.confidence) == (Severity.WARNING, Confidence.LIKELY)
+    assert "it would be at most 10" in finding.because
+
+
 @pytest.mark.parametrize(
     "sections",
     [on_cpus(12), on_cpus(2, blocks=0), on_cpus(2, limit=0), recorded(peak=26.0, reserved=28.0)],

@@ -240,6 +240,16 @@ def test_something_that_it_waits_for_beside_the_collectives(findings: Findings) 
     assert "grep -qx RANK=1 && py-spy dump" in finding.fixes[0].paste
 
 
+@pytest.mark.parametrize(("times", "severity"), [(2, Severity.WARNING), (10, Severity.NOTE)])
+def test_what_it_seldom_waits_for_may_pass(
+    findings: Findings, times: int, severity: Severity
+) -> None:
+    section = steps(USUAL, with_more("rest", every(times, 0.2)), cpu=(0.09, 0.09))
+    (finding,) = findings(CAUSE, section, RankUse(hosts=(host(0), host(1)), flags=()))
+    assert "needed no CPU" in finding.because
+    assert finding.severity is severity
+
+
 @pytest.mark.parametrize(("operation", "told"), [("isend", True), ("all_reduce", False)])
 def test_a_stage_of_a_pipeline(findings: Findings, operation: str, told: bool) -> None:
     section = steps(USUAL, with_more("backward", 0.06), cpu=(0.09, 0.15))

@@ -341,3 +341,23 @@ def test_whom_another_rank_left_alone_did_wait_for_it(findings: Findings) -> Non
     ended = run(ending(0, "finished", steps=40), echoing(1))
     (finding,) = findings(CAUSE, loading(40, 41), wrapped("none"), ended)
     assert "an epoch of the loader" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("recorded", "told"), [((), 1), ((Loading(loaders=()),), 1), ((loading(40, 40),), 0)]
+)
+def test_items_that_are_dealt_out(
+    findings: Findings, tmp_path: Path, recorded: tuple[Loading, ...], told: int
+) -> None:
+    """A recorded run without a DataLoader tells no more than the source."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "model = DistributedDataParallel(net)\n"
+        "mine = texts[rank::world]\n"
+        "for epoch in range(9):\n"
+        "    for batch in mine:\n"
+        "        model(batch).backward()\n"
+        "        optimizer.step()\n"
+    )
+    assert len(findings(CAUSE, read(script, ()), *recorded)) == told

@@ -8,11 +8,15 @@ import torch
 from torch.utils.data import DataLoader
 
 from ddoctor import engine
+from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
+from ddoctor.evidence.source_facts import SourceSortedShare
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.live_look import look, moving
 from tests.training_steps import COUNT, USUAL, steps, with_more
 
 CAUSE = "uneven-work-per-rank"
@@ -96,6 +100,41 @@ def test_the_sampler_to_paste_gives_like_lengths_to_all_ranks(findings: Findings
     assert len(taken[0]) == len(taken[1]) == len(lengths) // 16
     apart = [abs(sum(a) - sum(b)) / sum(a) for a, b in zip(*taken, strict=True)]
     assert sum(apart) / len(apart) < 0.1
+
+
+SORTED = Script(
+    files=("train.py",),
+    sorted_shares=(
+        SourceSortedShare(
+            at=SourceLine(file="train.py", line=9, text="mine = order[rank * n:(rank + 1) * n]"),
+            sorts=SourceLine(file="train.py", line=7, text="order = sorted(texts, key=len)"),
+        ),
+    ),
+)
+WAITING = {"forward": 20, "backward-or-wait": 65, "optimizer": 10, "rest": 5}
+LATE = {"forward": 70, "backward-or-wait": 20, "optimizer": 8, "rest": 2}
+SLOW = look(moving(0, WAITING, asleep=0.6), moving(1, LATE, asleep=0.05))
+
+
+def test_parts_in_a_row_of_sorted_data(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, SORTED)
+    assert finding.severity is Severity.WARNING
+    assert "train.py:7 (`order = sorted(texts, key=len)`) sorts the data" in finding.because
+
+
+def test_the_live_rank_with_the_longest_samples(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, SORTED, SLOW)
+    assert finding.where.ranks == (1,)
+    assert finding.cost is not None
+    assert finding.cost.value > 0.4
+    assert findings("straggler-rank", SORTED, SLOW) == ()
+    assert findings("straggler-rank", SLOW) != ()
+
+
+def test_quiet_about_sorted_data_where_no_rank_is_slower(findings: Findings) -> None:
+    even = look(moving(0, LATE, asleep=0.05), moving(1, LATE, asleep=0.05))
+    assert findings(CAUSE, SORTED, even) == ()
+    assert findings(CAUSE, SORTED, of_tokens([TOKENS] * COUNT, [TOKENS] * COUNT)) == ()
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.recomputing import recompute
-from ddoctor.forecast.model.sharding import Sharding
+from ddoctor.forecast.model.sharding import Sharding, units
 from ddoctor.memory_tracking.log import Entry, held
 from tests.forecast import truth
 from tests.forecast.model_set import SET
@@ -57,6 +58,14 @@ def test_a_decoder_that_has_its_own_config() -> None:
     model = case.build()
     recompute(model, "selective:2")
     model(**case.batch()).loss.backward()
+
+
+@pytest.mark.parametrize("checkpointing", ["every", "selective:2"])
+def test_each_block_is_gathered_by_itself(checkpointing: Checkpointing) -> None:
+    model = SET["dense"].build()
+    sizes = [size for _, size in units(model)]
+    recompute(model, checkpointing)
+    assert [size for _, size in units(model)] == sizes
 
 
 def test_no_step_keeps_what_another_made() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import inf
@@ -85,9 +85,6 @@ class Forecast:
     """FSDP shards over this share of the ranks: each expert is on fewer of them."""
     expandable: bool = False
     """Whether segments of torch's allocator are expandable."""
-    repeating: set[object] = field(default_factory=set, repr=False, compare=False)
-    """The kinds of steps in which equal blocks are known to repeat; one for all forecasts that are
-    made of this one."""
     _steps: dict[tuple[Sharding | None, int, int, float], Footprint] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -340,15 +337,6 @@ class Forecast:
         fewer = self._step(sharding, accumulation, MOST_IN_FLIGHT - 1, spread)
         return found.filled(fewer, in_flight - MOST_IN_FLIGHT)
 
-    def _kinds(
-        self, sharding: Sharding | None, accumulation: int, in_flight: int
-    ) -> Sequence[object]:
-        """Return the kind of this step, and simpler ones in which blocks then repeat as well."""
-        step = self.blueprint, sharding is None, accumulation, in_flight
-        # A policy may choose every second block.
-        policy = self.checkpointing.partition(":")[2]
-        return (*step, self.compiled, policy), (*step, self.compiled, ""), (*step, False, policy)
-
     def _step(
         self,
         sharding: Sharding | None,
@@ -362,7 +350,6 @@ class Forecast:
             self._steps[key] = one.spread(spread)
         if key in self._steps:
             return self._steps[key]
-        kinds = self._kinds(sharding, accumulation, in_flight)
         try:
             self._steps[key] = footprint(
                 self._build,
@@ -377,10 +364,7 @@ class Forecast:
                 evaluation=partial(self.blueprint.batch, self.evaluated, self.length)
                 if self.evaluated
                 else None,
-                repeats=kinds[0] in self.repeating,
             )
-            if self._steps[key].repeats:
-                self.repeating.update(kinds)
             return self._steps[key]
         except DoctorError:
             raise

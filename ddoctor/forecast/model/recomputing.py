@@ -41,6 +41,12 @@ KEPT = [
 KEPT_BY_OP = frozenset((aten.mm.default, *ATTENTION))
 
 
+def every(which: Checkpointing) -> int:
+    """Return of how many blocks one has its own way of checkpointing."""
+    policy = which.partition(":")[2]
+    return int(policy) if policy.isdecimal() else 1
+
+
 def recompute(model: nn.Module, which: Checkpointing, *, compiled: bool = False) -> None:
     """Make blocks recompute their activations in the backward pass.
 
@@ -65,7 +71,7 @@ def recompute(model: nn.Module, which: Checkpointing, *, compiled: bool = False)
             enable = model.gradient_checkpointing_enable
         enable(settings)
         return
-    step = int(policy) if policy.isdecimal() else 1
+    step = every(which)
     chosen = {id(one) for one in blocks(model)[step - 1 :: step]}
     apply_activation_checkpointing(
         model,

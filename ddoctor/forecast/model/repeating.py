@@ -1,13 +1,16 @@
 """The log of a model with many equal blocks, from the logs of the same model with a few.
 
-Each block adds the same entries to the log, at the same places. Logs of three depths in a row tell
-which and where; the third must come out as the other two say, entry by entry, or the forecast runs
-the whole model. Where the same kind of step has come out, with other samples, two are enough.
+Each block adds the same entries to the log, at the same places. Logs of two depths tell which and
+where. The log of the second must have them twice in a row at each place, or the forecast runs the
+whole model. Where two kinds of blocks alternate, or activation checkpointing takes every second
+block, two are added together.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
+from math import lcm
 from typing import Any, NamedTuple
 
 from torch import nn
@@ -18,40 +21,67 @@ from ddoctor.memory_tracking.periods import Token, entries, tokens
 
 # FSDP gathers one block ahead, and the first and the last block differ from the others.
 FEWEST = 3
-DEPTHS = (FEWEST, FEWEST + 1, FEWEST + 2)
-# Fewer blocks are run as they are: the logs of three depths would take hardly less.
-WORTH = sum(DEPTHS) + 4
+# A model with fewer blocks more than the two runs is run as it is: that would take hardly longer.
+WORTH = 4
 # A place where a log goes on as the shorter one: this many entries agree.
 AGREED = 48
 # What numbers the blocks differ in without being different (transformers: layer_idx).
 NUMBERS = ("idx", "index", "layer_id", "number")
 
 
+class Repeating(NamedTuple):
+    """A row of blocks that repeat."""
+
+    blocks: int
+    period: int
+    """Each block is as the one this number of places before it."""
+
+    @property
+    def depths(self) -> tuple[int, int]:
+        """Return with how many blocks the model is run, so that the row ends as the whole one."""
+        short = FEWEST * self.period + self.blocks % self.period
+        return short, short + self.period
+
+    @property
+    def more(self) -> int:
+        """Return how many periods the whole row is longer than the shorter one of ``depths``."""
+        return (self.blocks - self.depths[0]) // self.period
+
+
 class Insertion(NamedTuple):
-    """What one more block adds, before this place of the log."""
+    """What one more period adds, before this place of the log."""
 
     place: int
     added: Sequence[Token]
 
 
-def equal_blocks(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
-    """Return the row of the model's blocks; None: it has several, or they differ."""
+def repeating(model: nn.Module, every: int) -> Repeating | None:
+    """Return how the blocks of the model's row repeat; None: several rows, or hardly repeated.
+
+    ``every``: activation checkpointing takes each such block.
+    """
     found = list(rows(model))
-    if len(found) != 1 or len(found[0]) < WORTH:
+    if len(found) != 1:
         return None
-    row = found[0]
+    kinds = [described(one) for one in found[0]]
+    alike = (
+        period
+        for period in range(1, len(kinds) // 2)
+        if all(one == other for one, other in zip(kinds, kinds[period:], strict=False))
+    )
+    row = Repeating(len(kinds), lcm(next(alike, len(kinds)), every))
+    return row if sum(row.depths) + WORTH <= row.blocks else None
+
+
+def shorten(model: nn.Module, depth: int) -> None:
+    """Leave this number of the blocks of the model's only row."""
+    (row,) = rows(model)
     holder = next(
         one
         for one in model.modules()
         if isinstance(one, nn.ModuleList | nn.Sequential) and tuple(one) == tuple(row)
     )
-    # A model may choose by the kinds that its config lists for layers.
-    config: Any = getattr(model, "config", None)
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    if len(set(getattr(text, "layer_types", None) or ())) > 1:
-        return None
-    first = described(row[0])
-    return holder if all(described(one) == first for one in row[1:]) else None
+    del holder[depth:]
 
 
 def described(block: nn.Module) -> list[Any]:
@@ -81,16 +111,22 @@ def described(block: nn.Module) -> list[Any]:
     ]
 
 
-def deeper(logs: Sequence[Sequence[Entry]], depth: int) -> list[Entry] | None:
-    """Return the log with this number of blocks, from those of ``DEPTHS``, or of the first two.
+def deeper(logs: Sequence[Sequence[Entry]], row: Repeating) -> list[Entry] | None:
+    """Return the log of the whole row, from those of its ``depths``.
 
-    None: the third does not come out as the first two say.
+    None: blocks do not add the same.
     """
-    short, middle, *more = map(tokens, logs, DEPTHS)
-    places = _insertions(short, middle)
-    if places is None or any(list(_repeated(short, places, 2)) != long for long in more):
+    short, longer = map(partial(tokens, period=row.period), logs, row.depths)
+    places = _insertions(short, longer)
+    if places is None or not all(_continues(short, one) for one in places):
         return None
-    return entries(_repeated(short, places, depth - FEWEST), depth)
+    return entries(_repeated(short, places, row.more), row.blocks, row.period)
+
+
+def _continues(short: Sequence[Token], one: Insertion) -> bool:
+    """Whether the log had just the same before this place, so that it is there twice in a row."""
+    place, added = one
+    return list(short[max(0, place - len(added)) : place]) == list(added)
 
 
 def _insertions(short: Sequence[Token], long: Sequence[Token]) -> list[Insertion] | None:

@@ -21,8 +21,8 @@ from ddoctor.errors import DoctorError
 from ddoctor.evidence.plan import Checkpointing
 from ddoctor.forecast.allocator import replay
 from ddoctor.forecast.model.blueprint import Batch, on_meta
-from ddoctor.forecast.model.recomputing import recompute, without_cache
-from ddoctor.forecast.model.repeating import DEPTHS, FEWEST, deeper, equal_blocks
+from ddoctor.forecast.model.recomputing import every, recompute, without_cache
+from ddoctor.forecast.model.repeating import Repeating, deeper, repeating, shorten
 from ddoctor.forecast.model.scans import by_kernels
 from ddoctor.forecast.model.sharding import (
     Sharding,
@@ -171,7 +171,6 @@ def footprint(
     accumulation: int = 1,
     in_flight: int = 1,
     evaluation: Callable[[], Batch] | None = None,
-    repeats: bool = False,
     kernels: Callable[[], AbstractContextManager[None]] = on_cuda,
     own: Callable[[Any, Sequence[Any]], int] = on_gpu,
 ) -> Footprint:
@@ -181,9 +180,8 @@ def footprint(
     rank has the whole model; ``compiled``: whether torch.compile compiles each block;
     ``accumulation``: micro-batches per optimizer step; ``in_flight``: those whose activations a
     pipeline stage keeps at a time; ``evaluation``: the batch of an evaluation that follows each
-    step, None: there is none; ``repeats``: whether equal blocks are known to repeat;
-    ``kernels``: a context in which operators keep and return what the device's kernels do;
-    ``own``: bytes that a call of an operator needs besides its outputs.
+    step, None: there is none; ``kernels``: a context in which operators keep and return what the
+    device's kernels do; ``own``: bytes that a call of an operator needs besides its outputs.
 
     Raises:
         DoctorError: the forward pass returns no loss.
@@ -209,7 +207,8 @@ def footprint(
                 evaluation,
             )
 
-    repeated = _with_fewer_blocks(model, build, run, DEPTHS[:2] if repeats else DEPTHS)
+    row = repeating(model, every(checkpointing))
+    repeated = _with_fewer_blocks(row, build, run) if row is not None else None
     found = repeated or run(model)
     told = held(found.log, found.kinds)
     return Footprint(
@@ -253,12 +252,12 @@ def passes(
             ).work
 
     model = on_meta(build)
-    row = equal_blocks(model) if like.repeats else None
+    row = repeating(model, every(checkpointing)) if like.repeats else None
     if row is None:
         found = run(model)
     else:
-        short, middle = (run(_shortened(build, depth) or model) for depth in DEPTHS[:2])
-        found = short.deeper(middle, len(row) - FEWEST) if short and middle else None
+        short, longer = (run(_shortened(build, depth)) for depth in row.depths)
+        found = short.deeper(longer, row.more) if short and longer else None
     if found is None or like.work is None:
         return None
     optimized = {"optimizer": like.work.phases["optimizer"]}
@@ -280,49 +279,32 @@ class _Run(NamedTuple):
 
 
 def _with_fewer_blocks(
-    model: nn.Module,
-    build: Callable[[], nn.Module],
-    run: Callable[[nn.Module], _Run],
-    depths: Sequence[int],
+    row: Repeating, build: Callable[[], nn.Module], run: Callable[[nn.Module], _Run]
 ) -> _Run | None:
     """Return what a run of the model would give, by runs with few of its blocks.
 
-    None: its blocks differ, or the runs do not tell.
+    None: the runs do not tell.
     """
-    row = equal_blocks(model)
-    if row is None:
+    try:
+        short, longer = (run(_shortened(build, depth)) for depth in row.depths)
+    except DoctorError:
+        raise
+    except Exception:  # the model's own code may count its blocks
         return None
-    runs = []
-    for depth in depths:
-        shorter = _shortened(build, depth)
-        if shorter is None:
-            return None
-        try:
-            runs.append(run(shorter))
-        except DoctorError:
-            raise
-        except Exception:  # the model's own code may count its blocks
-            return None
-    log = deeper([one.log for one in runs], len(row))
+    log = deeper((short.log, longer.log), row)
     if log is None:
         return None
-    short, middle, *_ = runs
-    more = len(row) - FEWEST
     return short._replace(
         log=log,
-        states=short.states + more * (middle.states - short.states),
-        flops=short.flops + more * (middle.flops - short.flops),
-        work=short.work.deeper(middle.work, more) if short.work and middle.work else None,
+        states=short.states + row.more * (longer.states - short.states),
+        flops=short.flops + row.more * (longer.flops - short.flops),
+        work=short.work.deeper(longer.work, row.more) if short.work and longer.work else None,
     )
 
 
-def _shortened(build: Callable[[], nn.Module], depth: int) -> nn.Module | None:
-    """Return the model with this number of blocks; None: they differ."""
+def _shortened(build: Callable[[], nn.Module], depth: int) -> nn.Module:
     model = on_meta(build)
-    blocks = equal_blocks(model)
-    if blocks is None:
-        return None
-    del blocks[depth:]
+    shorten(model, depth)
     return model
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from textwrap import indent
+
 from tests.script.sources import SET_UP, STEP, ddp
 from tests.script.twins.parts import FSDP
 
@@ -63,6 +65,33 @@ optimizer.step()
 SUM = "dist.all_reduce({0})\n{0} = {0} / dist.get_world_size()\n"
 SHARDED = SET_UP.replace(WRAP, "model = FSDP(Net())\n")
 SUMMON = "with FSDP.summon_full_params(model):\n    {}print(model.weight.norm())\n"
+PLAYS = """
+def updates(model, optimizer, played):
+    for _ in range(4):
+        for part in played.chunk(4):
+            optimizer.zero_grad()
+            model(part).sum().backward()
+            optimizer.step()
+        with torch.no_grad():
+            kl = (played.before - model.module(played)).mean()
+            {}
+        if {}:
+            break
+"""
+OWN_SEED = "generator = torch.Generator().manual_seed({})\n"
+
+
+def plays(
+    test: str = "kl > 1.5 * TARGET_KL", agree: str = "", seed: str = "7 + dist.get_rank()"
+) -> str:
+    return ddp(
+        head=PLAYS.format(agree or "pass", test),
+        set_up=SET_UP + OPTIMIZER + OWN_SEED.format(seed),
+        loader="",
+        each_epoch="pass",
+        step=STEP,
+        epoch="updates(model, optimizer, play(model, generator))",
+    ).replace("    for batch in loader:\n" + indent(STEP, "        "), "")
 
 
 def trains(step: str = STEP, epoch: str = "", set_up: str = SET_UP, head: str = "") -> str:
@@ -189,6 +218,13 @@ TWINS = {
         trains(AVERAGED.format(f"{SUM.format('loss')}loss.backward()")),
         trains(AVERAGED.format(f"loss.backward()\nmean = loss.detach()\n{SUM.format('mean')}")),
         trains(AVERAGED.format("dist.all_reduce(loss, op=dist.ReduceOp.AVG)\nloss.backward()")),
+    ),
+    "a policy whose updates end by its own divergence": (
+        "rank-dependent-control-flow",
+        plays(),
+        plays(agree="dist.all_reduce(kl, op=dist.ReduceOp.AVG)"),
+        plays("ARGS.target_kl is not None and kl > ARGS.target_kl"),
+        plays(seed="7"),
     ),
     "one number for all epochs": (
         "missing-set-epoch",
