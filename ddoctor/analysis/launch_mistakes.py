@@ -153,19 +153,26 @@ def _no_numbers(launch: Launch) -> Iterator[Mistake]:
             )
 
 
+STATIC = ("torchrun", "torch.distributed.launch")
+"""Launchers that pass a port of 0 on to the ranks."""
+
+
 def _ports(launch: Launch) -> Iterator[Mistake]:
     for one in (launch.get("main-port", "env.MASTER_PORT"), launch.get("endpoint")):
         port = one.value.rpartition(":")[2] if one is not None else ""
         if one is None or not port.isdigit() or 0 < int(port) <= LAST_PORT:
             continue
-        # One host alone finds the port that the system chose.
-        if int(port) or (launch.hosts or 1) > 1:
+        # One host alone finds the port that the system chose, but for torchrun's --master-port.
+        static = launch.get("endpoint", "standalone") is None and launch.launcher in STATIC
+        if int(port) or static or (launch.hosts or 1) > 1:
+            others = "ranks" if (launch.hosts or 1) == 1 else "others"
             yield Mistake(
                 because=f"the ranks would meet at port {port} ({one.at})"
                 + (
                     f", and ports end at {LAST_PORT}"
                     if int(port)
-                    else ": the first host then takes any free port, which the others do not know"
+                    else f": the first host then takes any free port, which the {others} do not "
+                    "know"
                 ),
                 at=one,
                 fix=Fix(summary="give a free port, the same on all hosts", paste="29500"),

@@ -82,6 +82,12 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
     address = environment.get("MASTER_ADDR") or _first_host(environment, alone=local_size == size)
     if not address:
         raise DoctorError("MASTER_ADDR is not set: export the name of rank 0's host to every rank")
+    port = _number(environment, "MASTER_PORT", 29500)
+    if size > 1 and not port:
+        raise DoctorError(
+            "MASTER_PORT is 0, at which no rank finds the others: give a free port, as in "
+            "`torchrun --master-port 29500`"
+        )
     run = (
         environment.get("TORCHELASTIC_RUN_ID", ""),
         environment.get(RESTARTS, ""),
@@ -92,7 +98,7 @@ def place(environment: Mapping[str, str] = os.environ) -> LaunchedRank:
         local_rank=_number(environment, names[2], 0 if size == 1 else None),
         local_size=local_size,
         address=address,
-        port=_number(environment, "MASTER_PORT", 29500),
+        port=port,
         agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
         run="/".join(run),
     )

@@ -116,6 +116,7 @@ def test_a_torchrun_that_srun_started_is_torchrun() -> None:
         ({}, "no launcher started this"),
         (TORCHRUN | {"RANK": "4"}, "RANK=4 is not a rank of a world of WORLD_SIZE=4"),
         (TORCHRUN | {"LOCAL_RANK": "one"}, "LOCAL_RANK='one' must be a number"),
+        (TORCHRUN | {"MASTER_PORT": "0"}, "MASTER_PORT is 0, at which no rank finds the others"),
     ],
 )
 def test_words_that_make_no_sense(environment: dict[str, str], message: str) -> None:

@@ -318,12 +318,13 @@ def test_quiet_about_tasks_of_a_script_that_trains_alone(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("command", "because"),
     [
-        ("--node-rank 0 --master-addr 10.0.0.1 --master-port 295000", "ports end at 65535"),
-        ("--rdzv-backend c10d --rdzv-endpoint 10.0.0.1:0", "any free port"),
+        ("--nnodes 2 --node-rank 0 --master-addr a --master-port 295000", "ports end at 65535"),
+        ("--nnodes 2 --rdzv-backend c10d --rdzv-endpoint 10.0.0.1:0", "which the others do not"),
+        ("--master-port 0", "which the ranks do not know"),
     ],
 )
-def test_ports_at_which_hosts_do_not_meet(tmp_path: Path, command: str, because: str) -> None:
-    found = told(tmp_path, f"torchrun --nnodes 2 --nproc-per-node 8 {command} train.py")
+def test_ports_at_which_ranks_do_not_meet(tmp_path: Path, command: str, because: str) -> None:
+    found = told(tmp_path, f"torchrun --nproc-per-node 8 {command} train.py")
     assert any(because in one.because for one in found if one.cause == "launch-config-invalid")
 
 
@@ -332,6 +333,8 @@ def test_ports_at_which_hosts_do_not_meet(tmp_path: Path, command: str, because:
     [
         "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint 10.0.0.1:65535",
         "torchrun --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint localhost:0",
+        "torchrun --standalone --nproc-per-node 2 --master-port 0",
+        "accelerate launch --multi_gpu --num_processes 2 --main_process_port 0",
     ],
 )
 def test_quiet_about_ports_that_serve(tmp_path: Path, command: str) -> None:
