@@ -13,16 +13,17 @@ To fix it, keep sums instead of rows, or the newest rows alone.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.stragglers import enough
 from ddoctor.analysis.trend import Trend, trend
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.run_history import RankHistory, RunHistory
-from ddoctor.evidence.steps import HotLine, Lines, RankSteps, Steps
+from ddoctor.evidence.steps import Lines, RankSteps, Steps
 from ddoctor.models import Confidence, Cost, Finding, Fix, Severity, Where
 
 EXPLAINS = (
@@ -46,6 +47,7 @@ LOADER = ("loader",)
 # A machine that slows down, slows all phases.
 TIMES, ASIDE = 1.3, 0.5
 """Times of its begin that a part has at least, and the share of that growth in all others."""
+MOST = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,14 +176,20 @@ def _told(
 
 
 def _growing_line(lines: Lines | None, found: Sequence[_Grows]) -> Frame | None:
-    """The line that the later half of the steps is in more often; None: not known."""
-    every = [lines.of(one.rank, *PARTS[one.part]) for one in found] if lines is not None else []
-    most = max(chain.from_iterable(every), key=_more, default=None)
-    return most.frame if most is not None and _more(most) > 0 else None
+    """The innermost line on the way to most of what the later half of the steps has more of.
 
-
-def _more(line: HotLine) -> int:
-    return line.late - (line.samples - line.late)
+    The work of a function is spread over its lines, and one of them has few samples. None: not
+    known.
+    """
+    more, depth = Counter[Frame](), Counter[Frame]()
+    for one in found if lines is not None else ():
+        for row in lines.of(one.rank, *PARTS[one.part]) if lines is not None else ():
+            for place, frame in enumerate(row.calls or (row.frame,)):
+                more[frame] += row.late - (row.samples - row.late)
+                depth[frame] = max(depth[frame], place)
+    most = max(more.values(), default=0)
+    ways = [frame for frame, samples in more.items() if samples >= MOST * most > 0]
+    return max(ways, key=lambda frame: (depth[frame], more[frame]), default=None)
 
 
 def _longer_batches(steps: Steps) -> bool:

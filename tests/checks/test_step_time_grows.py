@@ -4,11 +4,13 @@ import math
 from collections.abc import Callable, Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from ddoctor.evidence.run_history import RankHistory, RunHistory, Stretch
 from ddoctor.evidence.steps import HotLine, Lines, RankLines, Steps
 from ddoctor.models import Severity
 from tests.conftest import Findings
+from tests.training_run import user
 from tests.training_steps import COUNT, steps, with_more
 
 CAUSE = "step-time-grows"
@@ -46,6 +48,18 @@ def test_the_line_that_is_met_more_often_at_the_end(findings: Findings) -> None:
     assert "ms of a step at train.py:7 (`line 7`): 2" in finding.because
     assert finding.cost is not None
     assert 0.2 < finding.cost.value < 0.5
+
+
+def test_the_call_of_a_function_whose_lines_share_what_is_more(findings: Findings) -> None:
+    called = user(40, "area = curve(rows)"), user(9, "return curve(self.rows)")
+    inner = [
+        replace(line(number, 8, 7), calls=(*called, line(number, 8, 7).frame))
+        for number in (52, 53, 54, 55)
+    ]
+    alone = line(31, 20, 14)
+    seen = Lines(ranks=(RankLines(rank=0, samples=90, lines=(alone, *inner)),))
+    (finding,) = findings(CAUSE, run("rest", straight(0.002)), seen)
+    assert "train.py:9 in main (`return curve(self.rows)`)" in finding.because
 
 
 @pytest.mark.parametrize(
