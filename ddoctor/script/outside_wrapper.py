@@ -20,7 +20,7 @@ def outside_wrapper(program: Program) -> Iterator[tuple[Call, str, Call]]:
 
     Nothing where anything adds gradients up by hand, or where the module holds what DDP wraps.
     """
-    if any(call.method in ADDS for call in program.calls if _of_gradients(call)):
+    if any(_of_gradients(call) for call in program.calls if call.method in ADDS):
         return
     for optimizer in filter(makes_optimizer, program.calls):
         names = dict.fromkeys(trained_names(optimizer))

@@ -172,6 +172,7 @@ def test_expandable_segments_as_the_environment_says(
     assert grown.parts.unused < usual.parts.unused
 
 
+@pytest.mark.ward
 def test_the_guide_with_expandable_segments(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,10 @@ def test_every_allocation_of_a_deep_model(way: str, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.ward)])
-@pytest.mark.parametrize("checkpointing", ["none", "every", "selective:2"])
+@pytest.mark.parametrize(
+    "checkpointing",
+    [*(pytest.param(one, marks=pytest.mark.ward) for one in ("none", "every")), "selective:2"],
+)
 def test_two_runs_tell_the_memory(
     strategy: Strategy, checkpointing: Checkpointing, monkeypatch: pytest.MonkeyPatch
 ) -> None:
