@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.stragglers import enough
@@ -182,11 +182,11 @@ def _growing_line(lines: Lines | None, found: Sequence[_Grows]) -> Frame | None:
     known.
     """
     more, depth = Counter[Frame](), Counter[Frame]()
-    for one in found if lines is not None else ():
-        for row in lines.of(one.rank, *PARTS[one.part]) if lines is not None else ():
-            for place, frame in enumerate(row.calls or (row.frame,)):
-                more[frame] += row.late - (row.samples - row.late)
-                depth[frame] = max(depth[frame], place)
+    rows = [lines.of(one.rank, *PARTS[one.part]) for one in found] if lines is not None else []
+    for row in chain.from_iterable(rows):
+        for place, frame in enumerate(row.calls or (row.frame,)):
+            more[frame] += row.late - (row.samples - row.late)
+            depth[frame] = max(depth[frame], place)
     most = max(more.values(), default=0)
     ways = [frame for frame, samples in more.items() if samples >= MOST * most > 0]
     return max(ways, key=lambda frame: (depth[frame], more[frame]), default=None)
