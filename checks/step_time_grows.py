@@ -48,6 +48,7 @@ LOADER = ("loader",)
 TIMES, ASIDE = 1.3, 0.5
 """Times of its begin that a part has at least, and the share of that growth in all others."""
 MOST = 0.5
+"""Share of the samples that the later half has more, on the way to a line that is named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +185,8 @@ def _growing_line(lines: Lines | None, found: Sequence[_Grows]) -> Frame | None:
     more, depth = Counter[Frame](), Counter[Frame]()
     rows = [lines.of(one.rank, *PARTS[one.part]) for one in found] if lines is not None else []
     for row in chain.from_iterable(rows):
-        for place, frame in enumerate(row.calls or (row.frame,)):
+        # In a pass of the model, the calls end where it begins.
+        for place, frame in enumerate(dict.fromkeys((*row.calls, row.frame))):
             more[frame] += row.late - (row.samples - row.late)
             depth[frame] = max(depth[frame], place)
     most = max(more.values(), default=0)

@@ -52,7 +52,6 @@ REPEATS = 5
 PEERS_AT_WORST = 0.9
 # A rank with an exclusive CPU is on it for nearly all of the time.
 STARVED_BELOW = 0.9
-PASSES = ("forward", "backward")
 # What takes a rank's core for a while may end soon: it must cost as much as NVRx flags at.
 PASSING = 0.25
 
@@ -199,7 +198,7 @@ def in_a_live_run(
     if found.collects_by_itself or found.extra_work:
         return
     # With longer samples, which uneven-work-per-rank tells.
-    if script is not None and script.sorted_shares and phase(found.activity) in PASSES:
+    if script is not None and script.sorted_shares and found.in_passes:
         return
     rank = found.rank
     sure = found.again or (found.in_model and found.never_arrives)

@@ -23,7 +23,6 @@ from statistics import fmean, median
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.framework_words import FrameworkWords
 from ddoctor.analysis.like_lengths import LIKE_LENGTHS, grouped
-from ddoctor.analysis.live_ranks import phase
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import shown
 from ddoctor.analysis.stragglers import NOTICEABLE, SLOWER_BY, STEADY, comparable, few
@@ -103,9 +102,9 @@ def in_the_source(script: Script, steps: Steps | None, live: LiveLook | None) ->
 
 
 def in_a_live_run(live: LiveState, script: Script) -> Iterator[Finding]:
-    """By the source, where one rank is slower in the model."""
+    """By the source, where one rank takes longer for the passes of the model."""
     slow = live.straggler or live.repeated
-    if slow is not None and phase(slow.activity) in ("forward", "backward"):
+    if slow is not None and slow.in_passes:
         yield from (
             replace(
                 one,

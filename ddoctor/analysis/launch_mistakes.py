@@ -163,7 +163,8 @@ def _ports(launch: Launch) -> Iterator[Mistake]:
         if one is None or not port.isdigit() or 0 < int(port) <= LAST_PORT:
             continue
         # One host alone finds the port that the system chose, but for torchrun's --master-port.
-        static = launch.get("endpoint", "standalone") is None and launch.launcher in STATIC
+        own = one.name == "main-port" and launch.launcher in STATIC
+        static = own and launch.get("endpoint", "standalone") is None
         if int(port) or static or (launch.hosts or 1) > 1:
             others = "ranks" if (launch.hosts or 1) == 1 else "others"
             yield Mistake(

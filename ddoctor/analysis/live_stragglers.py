@@ -17,6 +17,7 @@ from ddoctor.analysis.live_ranks import (
     LiveRankState,
     collects_by_itself,
     named,
+    phase,
     shares,
 )
 from ddoctor.analysis.loop_work import HOOKS
@@ -84,6 +85,11 @@ class LiveStraggler:
     def in_model(self) -> bool:
         """Whether it is slow in a part of the step that all ranks have."""
         return self.activity in IN_MODEL
+
+    @property
+    def in_passes(self) -> bool:
+        """Whether it takes longer for the passes of the model, with no work that is its own."""
+        return phase(self.activity) in ("forward", "backward") and not self.extra_work
 
     @property
     def extra_work(self) -> bool:

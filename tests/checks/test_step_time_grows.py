@@ -62,6 +62,14 @@ def test_the_call_of_a_function_whose_lines_share_what_is_more(findings: Finding
     assert "train.py:9 in main (`return curve(self.rows)`)" in finding.because
 
 
+def test_a_line_within_the_model(findings: Findings) -> None:
+    way = (user(31, "loss = model(batch)"),)
+    inner = replace(line(12, 20, 16), phase="forward", function="Net.forward", calls=way)
+    seen = Lines(ranks=(RankLines(rank=0, samples=90, lines=(inner,)),))
+    (finding,) = findings(CAUSE, run("forward", straight(0.005)), seen)
+    assert "train.py:12 in Net.forward" in finding.because
+
+
 @pytest.mark.parametrize(
     ("phase", "part"),
     [

@@ -334,6 +334,8 @@ def test_ports_at_which_ranks_do_not_meet(tmp_path: Path, command: str, because:
         "torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint 10.0.0.1:65535",
         "torchrun --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint localhost:0",
         "torchrun --standalone --nproc-per-node 2 --master-port 0",
+        # torchrun does not read it.
+        "env MASTER_PORT=0 torchrun --nproc-per-node 2",
         "accelerate launch --multi_gpu --num_processes 2 --main_process_port 0",
     ],
 )
