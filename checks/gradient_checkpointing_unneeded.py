@@ -5,14 +5,15 @@ step instead of six. That saves memory. If the memory is free anyway, checkpoint
 If only some is free, fewer blocks need checkpointing.
 
 For a recorded run, this check uses an upper bound. No block keeps more activations than the peak of
-a step exceeds the memory between two steps.
+a step exceeds the memory between two steps. For a live run on CPUs, the bound is what a core can
+write in the time in which the run recomputes.
 
 Symptoms: much memory is free while ``gradient_checkpointing`` is on.
 
 To fix it, set ``gradient_checkpointing=False``.
 """
 
-# Above 150 lines: a plan, GPUs and CPUs, each with its bound.
+# Above 150 lines: a plan, GPUs, CPUs and a live run, each with its bound.
 
 from __future__ import annotations
 
@@ -20,7 +21,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from math import inf
 
+from ddoctor.analysis import live_cost, live_ranks
 from ddoctor.analysis.describe import GIB, MIB
+from ddoctor.analysis.live_ranks import LiveRankState
+from ddoctor.analysis.live_state import LiveState
+from ddoctor.analysis.stack_activities import OPTIMIZER, RECOMPUTES
+from ddoctor.evidence.host import Memory
 from ddoctor.evidence.plan import Plan
 from ddoctor.evidence.steps import Growth, MemoryOverTime, Steps
 from ddoctor.evidence.training import RankUse, Starts
@@ -33,6 +39,9 @@ ROOM = 0.9
 # Below this share, activations would need several times the memory in use to fill the device.
 LITTLE = 1 / 3
 MIB_PER_GIB = 1024
+# Bytes per second that one core writes to memory at most. STREAM's fastest single core, Apple's M1,
+# reaches about 60 GB/s; those of servers reach 10 to 25.
+CORE_WRITES = 60e9
 
 
 def in_a_plan(plan: Plan) -> Iterator[Finding]:
@@ -141,6 +150,51 @@ def on_cpus(
         cost=Cost(value=SAVED, unit="share of step"),
         fixes=(_KEEP,),
     )
+
+
+def in_a_live_run(live: LiveState, hosts: tuple[Memory, ...] | None) -> Iterator[Finding]:
+    """On CPUs: on a GPU, the thread of autograd recomputes, which is not sampled."""
+    if not live.moves or any(one.seen.on_gpu for one in live.ranks):
+        return
+    shares = {one: one.share(lambda row: row.makes == RECOMPUTES) for one in live.ranks}
+    share = min(shares.values())
+    limits = {one.host: min(one.total, one.limit or one.total) for one in hosts or ()}
+    used: dict[str, float] = defaultdict(float)
+    most: dict[str, float] = defaultdict(float)
+    for one in live.ranks:
+        used[one.host] += one.seen.resident * MIB
+        most[one.host] += _written_again(one, shares[one])
+    if share < live_cost.TOLD or any(used[host] >= LITTLE * limits.get(host, 0.0) for host in used):
+        return
+    fullest = max(used, key=lambda host: (used[host] + most[host]) / limits[host])
+    kept = used[fullest] + most[fullest]
+    fits = kept < LITTLE * limits[fullest]
+    yield Finding(
+        severity=live_cost.severity(share) if fits else Severity.NOTE,
+        confidence=Confidence.LIKELY if fits else Confidence.POSSIBLE,
+        because=(
+            f"backward passes recompute checkpointed blocks for {share:.0%} of the time, but the "
+            f"ranks of {fullest} use {used[fullest] / GIB:.2g} of {limits[fullest] / GIB:.3g} GiB; "
+            + (
+                f"with all activations kept it would be at most {kept / GIB:.2g}, since their "
+                "cores cannot write more in that time"
+                if fits
+                else "a few steps without checkpointing would show whether all activations fit"
+            )
+        ),
+        evidence=live_ranks.shares("recomputing", shares),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(_KEEP,),
+    )
+
+
+def _written_again(one: LiveRankState, share: float) -> float:
+    """Bytes that a rank can write at most while a step recomputes; infinite: steps are not seen.
+
+    It keeps no more activations than that. A step whose optimizer was not met makes it larger.
+    """
+    steps = one.seen.visits(OPTIMIZER)
+    return CORE_WRITES * share * one.seen.cpu_seconds / steps if steps else inf
 
 
 def _calls(use: RankUse, steps: Steps) -> Mapping[int, float]:

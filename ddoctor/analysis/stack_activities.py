@@ -17,6 +17,9 @@ TRACES = "format_stack"
 """Python's function that a thread keeps its own traceback with."""
 PARAMETRIZATION, OF_PARAMETRIZATIONS = "parametrization", "torch/nn/utils/parametrize.py"
 """What computes a weight at each use, and torch's file with it."""
+RECOMPUTES, OF_CHECKPOINTS = "recomputes", "torch/utils/checkpoint.py"
+"""What a backward pass does for a block with activation checkpointing, and torch's file with it."""
+ENGINE = "_engine_run_backward"
 COLLECTIVE, FORWARD, OPTIMIZER, REST = "collective", "forward", "optimizer", "rest"
 # The wait for a call with async_op=True has no frame of torch, as it is native code. A thread that
 # waits for a thread, an event or a process has frames of Python's library. A store waits for a key.
@@ -51,6 +54,8 @@ class Met:
             makes = TRACES
         elif name == FORWARD and any(one.file.endswith(OF_PARAMETRIZATIONS) for one in stack):
             makes = PARAMETRIZATION
+        elif name == BACKWARD and _recomputes(stack):
+            makes = RECOMPUTES
         return cls(name, calls, sum(frame.of_user for frame in stack[:depth]), makes)
 
 
@@ -62,6 +67,19 @@ def _traces(stack: tuple[Frame, ...]) -> bool:
     for outer, frame in pairwise(stack):
         if frame.function == TRACES and frame.file.endswith("traceback.py"):
             return "stack(" not in outer.text
+    return False
+
+
+def _recomputes(stack: tuple[Frame, ...]) -> bool:
+    """Whether a backward pass runs a forward pass again.
+
+    A reentrant checkpoint also begins its own backward pass there (``CheckpointFunction``).
+    """
+    for frame in reversed(stack):
+        if frame.bare == ENGINE:
+            return False
+        if frame.file.endswith(OF_CHECKPOINTS):
+            return True
     return False
 
 

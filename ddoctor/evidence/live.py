@@ -30,7 +30,8 @@ class Activity(Part, frozen=True, kw_only=True):
     """In a loader: the function that it calls, of the dataset or to collate. Of a collective:
     torch's function, such as ``all_reduce`` or DDP's ``_sync_buffers``. In a forward pass:
     ``format_stack`` where operations keep their traceback, ``parametrization`` where a weight is
-    computed. Otherwise ``collects garbage`` of a function of a library. Empty: none."""
+    computed. In a backward pass: ``recomputes`` where a forward pass runs again. Otherwise
+    ``collects garbage`` of a function of a library. Empty: none."""
     before_skip: str = ""
     """A guard such as ``if step < start:`` with which a loop skips steps; empty: none."""
     skipped_at: Frame | None = None

@@ -3,12 +3,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ddoctor.evidence.host import Memory
+from ddoctor.evidence.live import Activity, LiveLook, LiveRank
 from ddoctor.evidence.plan import MemoryParts, Plan
 from ddoctor.evidence.section import Section
 from ddoctor.evidence.steps import Growth, MemoryOverTime
 from ddoctor.evidence.training import RankFlags, RankStart, RankUse, Starts
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import LINE, look, moving
 from tests.plans import GB, planned
 from tests.training_steps import COUNT, USUAL, steps
 
@@ -152,3 +155,65 @@ def test_memory_of_a_host_for_all_activations(findings: Findings) -> None:
 )
 def test_quiet_on_cpus(findings: Findings, sections: tuple[Section, ...]) -> None:
     assert findings(CAUSE, *sections) == ()
+
+
+def recomputing(
+    number: int, samples: int, *, steps: int = 100, resident: float = 900.0, gpu: bool = False
+) -> LiveRank:
+    """A rank that recomputes in so many of a hundred samples."""
+    rank = moving(number)
+    engine, *others = rank.activities
+    optimizer = next(one for one in others if one.name == "optimizer")
+    rows = (
+        msgspec.structs.replace(engine, samples=engine.samples - samples),
+        Activity(name="backward", samples=samples, calls=(LINE,), makes="recomputes"),
+        *(one for one in others if one is not optimizer),
+        msgspec.structs.replace(optimizer, visits=steps),
+    )
+    return msgspec.structs.replace(rank, activities=rows, resident=resident, on_gpu=gpu)
+
+
+def host(total: float, limit: float | None = None) -> Memory:
+    sizes = (total, limit or total)
+    whole, allowed = (round(size * 2**30) for size in sizes)
+    return Memory(host="node-0", total=whole, available=whole // 2, limit=allowed)
+
+
+@pytest.mark.parametrize(
+    ("samples", "severity"), [(25, Severity.WARNING), (14, Severity.NOTE)], ids=["25 %", "14 %"]
+)
+def test_a_live_run(findings: Findings, samples: int, severity: Severity) -> None:
+    live = look(recomputing(0, samples), recomputing(1, samples + 1))
+    (finding,) = findings(CAUSE, live, host(64))
+    assert (finding.severity, finding.confidence) == (severity, Confidence.LIKELY)
+    assert f"for {samples}% of the time, but the ranks of node-0 use 1.8 of 64" in finding.because
+    assert "kept it would be at most" in finding.because
+
+
+@pytest.mark.parametrize(
+    "live",
+    [
+        look(recomputing(0, 25, steps=2), recomputing(1, 25, steps=2)),
+        look(recomputing(0, 25, resident=10300.0), recomputing(1, 25, resident=10300.0)),
+    ],
+    ids=["long steps", "nearly a third is in use"],
+)
+def test_a_live_run_whose_activations_may_not_fit(findings: Findings, live: LiveLook) -> None:
+    (finding,) = findings(CAUSE, live, host(64))
+    assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
+
+
+@pytest.mark.parametrize(
+    ("live", "memory"),
+    [
+        (look(recomputing(0, 8), recomputing(1, 25)), host(64)),
+        (look(recomputing(0, 0), recomputing(1, 0)), host(64)),
+        (look(recomputing(0, 25), recomputing(1, 25)), host(4)),
+        (look(recomputing(0, 25), recomputing(1, 25)), host(64, limit=4)),
+        (look(recomputing(0, 25, gpu=True), recomputing(1, 25, gpu=True)), host(64)),
+        (look(recomputing(0, 25), recomputing(1, 25)), None),
+    ],
+    ids=["little", "it is not on", "a small host", "a container", "GPUs", "host not known"],
+)
+def test_quiet_on_a_live_run(findings: Findings, live: LiveLook, memory: Memory | None) -> None:
+    assert findings(CAUSE, *([live] if memory is None else [live, memory])) == ()

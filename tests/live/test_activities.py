@@ -12,7 +12,8 @@ import pytest
 
 from ddoctor import knowledge
 from ddoctor.analysis.loop_lines import COLLECTS
-from ddoctor.analysis.stack_activities import activity
+from ddoctor.analysis.loop_work import BACKWARD
+from ddoctor.analysis.stack_activities import RECOMPUTES, activity
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import Activity, FrameRow, KnownFrames
 from ddoctor.live.activities import MOST_ACTIVITIES, activities
@@ -399,6 +400,48 @@ def test_a_traceback_that_the_user_asks_for_is_none_of_an_operation(line: str, m
     keeps = library("traceback.py", 227, "format_stack")
     (met,) = activities([(user(20), call, user(14, line, "forward"), keeps)], HERE)
     assert (met.name, met.makes) == ("forward", made)
+
+
+CHECKPOINTED = """
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(6)
+        )
+    def forward(self, x):
+        for block in self.blocks:
+            x = {call}
+        return x
+torch.set_num_threads(1)
+model = Model()
+x = torch.ones(512, 256, requires_grad=True)
+print("ready", flush=True)
+while True:
+    model(x).sum().backward()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "least", "most"),
+    [
+        ("checkpoint(block, x, use_reentrant=False)", 0.1, 0.5),
+        # Its own backward pass begins within that of the checkpoint, and is not counted.
+        pytest.param("checkpoint(block, x, use_reentrant=True)", 0.1, 0.5, marks=pytest.mark.ward),
+        pytest.param("block(x)", 0.0, 0.0, marks=pytest.mark.ward),
+    ],
+)
+def test_what_a_backward_pass_computes_again(
+    tmp_path: Path, call: str, least: float, most: float
+) -> None:
+    met = _sampled(CHECKPOINTED.format(call=call), tmp_path, seconds=4)
+    found = [one for one in met if one.makes == RECOMPUTES]
+    share = sum(one.samples for one in found) / sum(one.samples for one in met)
+    assert least <= share <= most
+    assert {one.name for one in found} <= {BACKWARD}
 
 
 RELEASED = """
