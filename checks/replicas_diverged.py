@@ -22,6 +22,7 @@ from math import isnan
 
 from ddoctor.analysis import endings, exchanged_models
 from ddoctor.analysis.done_by_one_rank import done_by_one_rank
+from ddoctor.analysis.partly_averaged import DIFFERENT, MOST_NAMED, left_out
 from ddoctor.analysis.prepared_models import prepared_names
 from ddoctor.analysis.script_source import PLAIN, WRAPPERS, is_plain, shown
 from ddoctor.evidence.script import Script
@@ -30,11 +31,6 @@ from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import CollectiveCalls, Wrapper, Wrapping
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
-# Replicas are bitwise equal, and the sums use double precision. The summation order and different
-# hardware change far less than the rounding of single precision, 6e-8 (IEEE 754). Differences of
-# opposite sign cancel in a sum, so a larger limit would miss real ones.
-DIFFERENT = 1e-6
-MOST_NAMED = 3
 # Whose parameters an optimizer gets.
 OWNER = re.compile(r"(?P<model>[\w.]+)\.parameters\(\)")
 
@@ -92,6 +88,8 @@ def at_the_end(
             )
         elif wrapped:
             reason = "the script changes them outside DDP"
+        elif averages and (missed := left_out(models)) is not None:
+            reason = f"the script averages gradients itself, but not those of {missed.shown}"
         elif averages:
             reason = (
                 "the script averages gradients itself, but not all of them or not from the start"
@@ -122,6 +120,39 @@ def at_the_end(
             where=Where(ranks=tuple(apart) if alone else ()),
             fixes=(_CALL if wrapped or past else _WRAP, _BROADCAST),
         )
+
+
+def left_out_by_hand(
+    wrapping: Wrapping, run: TrainingRun, calls: CollectiveCalls | None
+) -> Iterator[Finding]:
+    """Ranks with parts of a model, as experts, average the gradients of the rest themselves."""
+    if len({one.steps for one in run.ranks}) != 1 or any(one.fell for one in run.ranks):
+        return
+    for models in wrapping.by_name(lambda one: exchanged_models.is_part(one, calls)):
+        missed = left_out(models) if len(models) == len(run.ranks) else None
+        if missed is not None:
+            known = missed.others_begin_apart
+            yield Finding(
+                severity=Severity.WARNING if known else Severity.NOTE,
+                confidence=Confidence.LIKELY if known else Confidence.POSSIBLE,
+                title="The ranks do not average the gradients of some parameters",
+                because=(
+                    f"of {models[0].name}, {missed.shown} began equal on all ranks and "
+                    f"{'differ' if len(missed.names) > 1 else 'differs'} now, while others stayed "
+                    "equal: their gradients are not averaged, which is correct only if each rank "
+                    "is to have its own"
+                ),
+                fixes=(
+                    Fix.python(
+                        summary="average their gradients as well, before the optimizer's step",
+                        paste=(
+                            f"# {missed.names[0]}\n"
+                            "torch.distributed.all_reduce(parameter.grad)\n"
+                            "parameter.grad /= torch.distributed.get_world_size()"
+                        ),
+                    ),
+                ),
+            )
 
 
 def buffers_apart(wrapping: Wrapping, run: TrainingRun) -> Iterator[Finding]:
@@ -323,9 +354,13 @@ def past_the_wrapper(script: Script, wrapping: Wrapping | None) -> Iterator[Find
     )
 
 
-def frozen_when_wrapped(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+def frozen_when_wrapped(
+    script: Script, wrapping: Wrapping | None, run: TrainingRun | None
+) -> Iterator[Finding]:
     """DDP does not know parameters that needed no gradient when it was made."""
-    for one in script.unfrozen[:1] if wrapping is None else ():
+    # A run of a few steps ends before they train.
+    ahead = run is not None and {one.outcome for one in run.ranks} == {"stopped"}
+    for one in script.unfrozen[:1] if wrapping is None or ahead else ():
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.LIKELY,

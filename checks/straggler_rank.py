@@ -197,8 +197,8 @@ def in_a_live_run(
         return
     if found.collects_by_itself or found.extra_work:
         return
-    # With longer samples, which uneven-work-per-rank tells.
-    if script is not None and script.sorted_shares and found.in_passes:
+    # With more or longer samples, which uneven-work-per-rank tells.
+    if found.of_the_same or (script is not None and script.sorted_shares and found.in_passes):
         return
     rank = found.rank
     sure = found.again or (found.in_model and found.never_arrives)

@@ -116,13 +116,15 @@ def of_files(script: Script, loading: Loading | None) -> Iterator[Finding]:
     loaders = [one for one in script.of(LOADER) if not evaluates(one)]
     loops = [one for one in script.loops if one.kind == "training"]
     open_ended = bool(loops) and all(one.exhausts for one in loops)
-    if loading is not None or _joins(script) or not is_plain(script) or not open_ended:
+    # A run of a few steps does not come to the end of a stream.
+    ahead = loading is None or not any(one.epoch_batches for one in loading.loaders)
+    if not ahead or _joins(script) or not is_plain(script, "Lightning") or not open_ended:
         return
     for one in script.datasets:
         own = [each for each in loaders if each.origin("dataset", 0) == (one.name,)]
         if one.dealt is not None and own and not one.endless and len(own) == len(loaders):
             yield Finding(
-                severity=Severity.WARNING,
+                severity=Severity.WARNING if loading is None else Severity.NOTE,
                 confidence=Confidence.POSSIBLE,
                 because=(
                     f"{shown(one.dealt)} deals files out to the ranks, and {shown(loops[0].at)} "

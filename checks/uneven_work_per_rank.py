@@ -101,6 +101,33 @@ def in_the_source(script: Script, steps: Steps | None, live: LiveLook | None) ->
         yield from _sorted(script)
 
 
+def by_cpu_time(live: LiveState, script: Script | None, words: FrameworkWords) -> Iterator[Finding]:
+    """Where one rank computes far more in both passes than the others of its host."""
+    slow = live.straggler
+    if slow is None or not slow.of_the_same or (script is not None and script.sorted_shares):
+        return
+    yield Finding(
+        severity=live_cost.severity(slow.lost),
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{slow.rank.who} computes {slow.of_the_same:.1f} times as long as the others in the "
+            "forward and in the backward pass alike, at the same lines, and was on a CPU "
+            f"meanwhile, {slow.others_wait}: it has more or longer samples in each step"
+        ),
+        evidence=slow.waits,
+        where=Where.of([slow.rank]),
+        cost=Cost(value=round(slow.lost, 2), unit="share of step"),
+        fixes=(
+            grouped(words.of(live.framework)),
+            Fix(
+                summary="or record a run: it counts the samples and tokens of each rank",
+                paste="ddoctor run -- LAUNCH_COMMAND",
+                caution="if they are equal, the core of this rank is slower",
+            ),
+        ),
+    )
+
+
 def in_a_live_run(live: LiveState, script: Script) -> Iterator[Finding]:
     """By the source, where one rank takes longer for the passes of the model."""
     slow = live.straggler or live.repeated

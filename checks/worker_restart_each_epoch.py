@@ -23,12 +23,13 @@ from ddoctor.analysis.live_ranks import named, shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import (
     NOTABLE,
+    Feed,
     LoaderThroughput,
     first_batch,
     of_batches,
 )
 from ddoctor.analysis.script_source import LOADER, evaluates, shown, with_keywords, worker_count
-from ddoctor.evidence.loading import Loader
+from ddoctor.evidence.loading import Loader, LoaderCurve
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.models import Confidence, Cost, Finding, Fix, Observation, Severity, Where
@@ -94,6 +95,61 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
             ),
         ),
     )
+
+
+def in_later_epochs(
+    throughput: LoaderThroughput, curve: LoaderCurve, script: Script, words: FrameworkWords
+) -> Iterator[Finding]:
+    """A run of a few steps saw one start; the loader alone, begun again, shows that it repeats."""
+    found = [each for feed in throughput.feeds for each in _later(feed, curve)]
+    share, feed, start = max(found, key=lambda one: one[0], default=(0.0, None, 0.0))
+    epochs = any(loop.kind == "epoch" for loop in script.loops)
+    if feed is None or not epochs or share < NOTABLE:
+        return
+    loader = feed.loader
+    yield Finding(
+        severity=live_cost.severity(share),
+        confidence=Confidence.LIKELY,
+        because=(
+            f"{_each(loader)} will start {loader.num_workers} "
+            f"worker{'s' * (loader.num_workers > 1)} again: the first batch took "
+            f"{first_batch(loader):.2f} s, and {start:.2f} s of the loader alone, which is "
+            f"{share:.0%} of the time of an epoch"
+        ),
+        evidence=(
+            Observation(
+                name="time to start workers",
+                value=round(100 * share),
+                unit="% of an epoch",
+                expected=round(100 * NOTABLE),
+                source="the loader alone",
+            ),
+        ),
+        cost=Cost(value=round(share, 3), unit="share of step"),
+        fixes=(
+            Fix.python(
+                summary="keep the workers alive between epochs (persistent_workers)",
+                paste=words.of_loader(loader.name, {"persistent_workers": True}),
+                caution=CAUTION,
+                settings=("loader.persistent_workers=true",),
+            ),
+        ),
+    )
+
+
+def _later(feed: Feed, curve: LoaderCurve) -> Iterator[tuple[float, Feed, float]]:
+    """The share of an epoch that starts workers, and the seconds to the first batch alone."""
+    loader = feed.loader
+    alone = [one for one in curve.points if (one.rank, one.name) == (feed.rank, loader.name)]
+    first_of_all = len(loader.first_waits) == 1 and not loader.epoch_batches
+    if not alone or not first_of_all or not loader.num_workers or loader.persistent_workers:
+        return
+    nearest = min(alone, key=lambda one: abs(one.num_workers - loader.num_workers))
+    # One-time work is a part of the first start only.
+    start = min(nearest.start_seconds, first_batch(loader))
+    again = start - max(loader.batch_seconds, nearest.seconds_per_batch * nearest.num_workers)
+    if loader.batches and again > 0:
+        yield again / (again + loader.batches * feed.interval), feed, nearest.start_seconds
 
 
 def _enough(loader: Loader) -> bool:

@@ -32,7 +32,7 @@ class LikeLengths(torch.utils.data.Sampler):
 loader = DataLoader(dataset, batch_sampler=LikeLengths(lengths, batch_size, rank, world_size))'''
 
 
-def grouped(words: FrameworkWords, gain: str) -> Fix:
+def grouped(words: FrameworkWords, gain: str | None = None) -> Fix:
     """The fix in the words of the framework that has an option for it, else as a sampler."""
     if words.has("like_lengths"):
         return Fix.python(

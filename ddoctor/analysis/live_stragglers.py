@@ -36,6 +36,9 @@ OUTSIDE_THE_STEP = ("rest", "evaluation", "logging", HOOKS)
 BELOW_SURE = 0.95 * live_cost.SURE
 # Work that no other rank does, seen repeatedly: no chance, even where it takes so little.
 REPEATED = 0.06
+# Cores of one host differ by less, and a rank that is on its CPU all the while has it for itself.
+MORE = 1.6
+ON_ITS_CPU = 0.85
 # The straggler waits at most for this share of the others' waiting time.
 WAITS_LESS = 0.5
 
@@ -92,6 +95,23 @@ class LiveStraggler:
         return phase(self.activity) in ("forward", "backward") and not self.extra_work
 
     @property
+    def of_the_same(self) -> float:
+        """How many times as much of both passes it computes as the others, at the same lines.
+
+        0: not notably more, it may be kept from its CPU, or its cores may be other ones.
+        """
+        ranks, own = (self.rank, *self.others), self.rank
+        if not self.in_passes or self.apart or any(one.seen.on_gpu for one in ranks):
+            return 0.0
+        if len({one.host for one in ranks}) > 1 or _on_cpu(own) < ON_ITS_CPU * (1 - own.waiting):
+            return 0.0
+        passes = ("forward", "backward")
+        parts = [[one.shares.get(name, 0.0) for one in ranks] for name in passes]
+        parts.append([one.seen.cpu_seconds / one.seconds for one in ranks])
+        times = [first / max(median(others), NEVER) for first, *others in parts]
+        return min(times) if min(times) >= MORE else 0.0
+
+    @property
     def extra_work(self) -> bool:
         """Whether it is rank 0 with work that no other rank does, again and again.
 
@@ -126,6 +146,11 @@ class LiveStraggler:
         """The share of the time that each rank waited for others, as evidence."""
         every = sorted((self.rank, *self.others), key=lambda one: one.rank)
         return shares("waiting", {one: one.waiting for one in every})
+
+
+def _on_cpu(one: LiveRankState) -> float:
+    """The share of the time, 0 to 1, that its main thread was on a CPU."""
+    return one.seen.main_cpu_seconds / one.seconds if one.seconds else 0.0
 
 
 def straggler(every: Sequence[LiveRankState]) -> LiveStraggler | None:

@@ -20,6 +20,18 @@ class BufferSum(Part, frozen=True, kw_only=True):
     """Sum of the magnitudes, the scale of differences."""
 
 
+class ParameterSum(Part, frozen=True, kw_only=True):
+    """What a trained parameter holds before the first step, and at the end of the run."""
+
+    signed = frozenset({"first", "last"})
+
+    name: str
+    first: float
+    last: float
+    magnitude: float
+    """Sum of the magnitudes at the end, the scale of differences."""
+
+
 class Wrapper(Part, frozen=True, kw_only=True):
     """One parallel wrapper (or bare model) on one rank."""
 
@@ -61,6 +73,9 @@ class Wrapper(Part, frozen=True, kw_only=True):
     """Sums of the parameters' magnitudes, the scale of differences."""
     buffer_sums: tuple[BufferSum, ...] = ()
     """Of floating buffers that checkpoints hold, but for those of norms; empty for FSDP."""
+    parameter_sums: tuple[ParameterSum, ...] = ()
+    """Of a model without a wrapper, on several ranks, unless it has too many or they may be shards.
+    Without those that began with one number throughout, such as zero."""
     untrained: tuple[str, ...] = ()
     """Parameters that get gradients and that no optimizer has; unless FSDP shards the model."""
     spoiled: bool = False

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddoctor.evidence.loading import FirstInputs
 from ddoctor.evidence.steps import Growth
 from ddoctor.evidence.training import RankFlags
-from ddoctor.evidence.wrapping import BufferSum, Wrapper
+from ddoctor.evidence.wrapping import BufferSum, ParameterSum, Wrapper
 from ddoctor.recorder import compilations, user_calls
 from ddoctor.recorder.graph import Graph
 from ddoctor.recorder.harmless import harmless
@@ -31,6 +31,7 @@ from ddoctor.recorder.outermost import Outermost
 from ddoctor.recorder.overwritten import Overwritten
 from ddoctor.recorder.remade import Remade
 from ddoctor.recorder.repeats import Repeats
+from ddoctor.recorder.replicas import Replicas
 from ddoctor.recorder.state_dicts import StateDicts
 from ddoctor.recorder.untrained import Untrained
 
@@ -54,6 +55,7 @@ class Checksum(NamedTuple):
     spoiled: bool = False
     """Whether trained ones are NaN."""
     buffers: tuple[BufferSum, ...] = ()
+    parameters: tuple[ParameterSum, ...] = ()
 
 
 def wrappers(
@@ -145,6 +147,7 @@ def _wrapper(
         checksum_scale=checksum.scales,
         spoiled=checksum.spoiled,
         buffer_sums=checksum.buffers,
+        parameter_sums=checksum.parameters,
         find_unused_parameters=getattr(ddp, "find_unused_parameters", None),
         static_graph=getattr(ddp, "static_graph", None),
         broadcast_buffers=getattr(ddp, "broadcast_buffers", None),
@@ -219,12 +222,17 @@ def _blocks(modules: list[nn.Module]) -> tuple[str, int | None]:
 
 
 @harmless
-def checksums(outermost: Outermost) -> dict[int, Checksum]:
+def checksums(outermost: Outermost, replicas: Replicas) -> dict[int, Checksum]:
     """Those of each outermost model, by its identity; no sums where FSDP shards it.
 
     To be called between two steps, where no other code changes them.
     """
-    return {id(one): _checksum(one) for one in list(outermost.roots.values())}
+    found = {id(one): _checksum(one) for one in list(outermost.roots.values())}
+    for model in plain_models(outermost):
+        known = found[id(model)]
+        if known.sums:
+            found[id(model)] = known._replace(parameters=tuple(replicas.sums(model)))
+    return found
 
 
 def _sharded(model: nn.Module) -> bool:

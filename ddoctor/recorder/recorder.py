@@ -44,6 +44,7 @@ from ddoctor.recorder.overwritten import Overwritten
 from ddoctor.recorder.recorded import NO_GROWTH, Facts
 from ddoctor.recorder.remade import Remade
 from ddoctor.recorder.repeats import Repeats
+from ddoctor.recorder.replicas import Replicas
 from ddoctor.recorder.sampler import Sampler
 from ddoctor.recorder.state_dicts import StateDicts
 from ddoctor.recorder.stepping import NEVER, Stepping
@@ -99,6 +100,7 @@ class Recorder:
         self._untrained = Untrained(self._outermost, self._stepping)
         self._repeats = Repeats(timeline)
         self._remade = Remade(self._stepping)
+        self._replicas = Replicas()
         self._rates = LearningRates(timeline, self._stepping)
         self._overwritten = Overwritten(timeline, self._outermost)
         self._state_dicts = StateDicts()
@@ -125,6 +127,7 @@ class Recorder:
         self._state_dicts.install()
         calls.install(self._timeline)
         hooks.install(self._timeline)
+        self._stepping.at_first.append(self._replicas.note)
         self._stepping.at_optimizer += self._at_optimizer, self._optimizer_gradients.follow
         self._stepping.at_passes.append(self._at_optimizer)
         self._stepping.between_steps(
@@ -190,7 +193,7 @@ class Recorder:
         """A run that is not stopped may change its parameters when its steps are over."""
         # At the same steps on all ranks.
         if number == self._sum_at:
-            self._checksums = facts.checksums(self._outermost) or {}
+            self._checksums = facts.checksums(self._outermost, self._replicas) or {}
             self._sum_at *= SUMMED_AGAIN
         return self._sum_at
 
@@ -203,7 +206,7 @@ class Recorder:
 
     def _at_stop(self) -> None:
         self._logged = facts.logged(self._outermost)
-        self._checksums = facts.checksums(self._outermost) or {}
+        self._checksums = facts.checksums(self._outermost, self._replicas) or {}
         self._inspection.end()
         gc.collect()
         tensors, depth = facts.graphs()

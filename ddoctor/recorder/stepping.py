@@ -91,6 +91,8 @@ class Stepping:
             WeakIdKeyDictionary()
         )
         """The same, by the first of their parameters and the identities of all."""
+        self.at_first: list[Callable[[Optimizer], None]] = []
+        """Called before the first step of each optimizer with which the training begins."""
         self.at_optimizer: list[Callable[[Optimizer], None]] = []
         """Called at each optimizer that steps repeatedly, the anchor first."""
         self.at_passes: list[Callable[[], None]] = []
@@ -149,6 +151,8 @@ class Stepping:
             return None
         if self._depths:
             self._forget(_open_steps() - 1)
+        if not timeline.done and optimizer not in self._places:
+            _tell(self.at_first, optimizer)
         self._depths.append(len(timeline.open))
         timeline.enter(OPTIMIZER)
         # The optimizer itself is the first argument.

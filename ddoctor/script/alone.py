@@ -34,6 +34,15 @@ EXCHANGES = re.compile(
     re.IGNORECASE,
 )
 """Names of what may keep the ranks together."""
+MEASURED = frozenset(
+    {
+        *("loss", "losses", "accuracy", "acc", "correct", "total", "totals", "count", "counts"),
+        *("metric", "metrics", "stats", "hits", "seen", "score", "scores", "tally", "error"),
+        *("errors", "samples", "tokens", "steps", "seconds", "time", "flag", "stop", "top1"),
+        *("perplexity", "mse", "mae", "running", "elapsed", "throughput", "confusion", "finished"),
+    }
+)
+"""Words of what a script averages for its log."""
 APART = frozenset(
     {
         *("ensemble", "ensembles", "fold", "folds", "member", "members", "sweep", "trial"),
@@ -104,12 +113,35 @@ def _of_the_model(call: Call, program: Program) -> bool:
     given = [*call.node.args, *(one.value for one in call.node.keywords)]
     if _in_own_loop(call, program) or any(map(_names_the_model, given)):
         return True
-    passed = {name for one in given if (name := _first(one)) and _is_argument(name, call.scope)}
-    if not passed:
-        return False
+    return not any(_is_measured(one, call, program) for one in given)
+
+
+def _is_measured(given: ast.expr, call: Call, program: Program) -> bool:
+    """Whether it is a loss or a number for the log: of an argument, what each call passes."""
+    name = _first(given)
+    if MEASURED & lower(source(given)) and not _is_argument(name, call.scope):
+        return True
+    if not _is_argument(name, call.scope):
+        return any(_counts(value) for value in call.scope.shown(variable(given)))
     callers = program.calls_of(call.scope)
-    return not callers or any(
-        _in_own_loop(one, program) or any(map(_names_the_model, one.node.args)) for one in callers
+    return bool(callers) and not any(
+        _in_own_loop(one, program)
+        or any(map(_names_the_model, one.node.args))
+        or not any(_shows_a_number(argument, one) for argument in one.node.args)
+        for one in callers
+    )
+
+
+def _shows_a_number(given: ast.expr, call: Call) -> bool:
+    values = call.scope.shown(variable(given))
+    return bool(MEASURED & lower(source(given))) or any(map(_counts, (given, *values)))
+
+
+def _counts(value: ast.expr) -> bool:
+    """Whether an expression has a loss in it, or makes a tensor of numbers."""
+    made = (one for one in ast.walk(value) if isinstance(one, ast.Call))
+    return bool(MEASURED & lower(source(value))) or any(
+        source(one.func) == "torch.tensor" for one in made
     )
 
 

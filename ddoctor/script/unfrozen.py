@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from ddoctor.script.call_order import MOST_OUTWARDS, precedes
 from ddoctor.script.names import variable
+from ddoctor.script.objects import arguments, defaults
 from ddoctor.script.past_wrapper import DDP
-from ddoctor.script.program import Program
-from ddoctor.script.scopes import Call
+from ddoctor.script.program import MOST_CALLERS, Program
+from ddoctor.script.scopes import Call, Scope
 
 FLAG, SETS = "requires_grad", "requires_grad_"
 PARAMETERS = ("parameters", "named_parameters")
@@ -43,7 +44,12 @@ def unfrozen(program: Program) -> Iterator[Unfrozen]:
     wrappers = program.by_name.get(DDP, ())
     if len(wrappers) != 1 or wrappers[0].loops:
         return
-    switches = [one for call in program.calls for one in _switches(call) if _happens(call, program)]
+    switches = [
+        one
+        for call in program.calls
+        for one in _switches(call, program)
+        if _happens(one.call, program)
+    ]
     before = [one for one in switches if precedes(one.call, wrappers[0], program)]
     frozen = {one.part for one in before} - {one.part for one in before if one.on}
     for one in switches:
@@ -63,24 +69,65 @@ def _happens(call: Call, program: Program) -> bool:
     }
     tests = [one for one in around if one.kind not in ("loop", "no-grad")]
     read = [{*map(variable, ast.walk(one.test))} if one.test else set() for one in tests]
-    return all(turns & names for names in read)
+    return all((turns | _handed_on(turns, call.scope, program)) & names for names in read)
 
 
-def _switches(call: Call) -> Iterator[_Switch]:
+def _handed_on(turns: set[str], scope: Scope, program: Program) -> set[str]:
+    """The arguments that get what changes with each turn of a loop."""
+    found: set[str] = set()
+    for _ in range(MOST_OUTWARDS):
+        given = program.passed(scope)
+        found |= {name for name, value in given.items() if variable(value) in turns}
+        outer = program.caller(scope)
+        if outer is None:
+            break
+        scope = outer.scope
+    return found
+
+
+def _switches(call: Call, program: Program) -> Iterator[_Switch]:
     of = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
     if of is not None and call.method == SETS:
         given = [*call.node.args, *(word.value for word in call.node.keywords)]
-        yield from _switch(call, of, given[0] if given else ast.Constant(True))
+        each = _parameters(call, of)
+        yield from _switch(call, each or of, given[0] if given else ast.Constant(True), program)
     elif of is not None and call.method in PARAMETERS:
         for value in _flags(call):
-            yield from _switch(call, of, value)
+            yield from _switch(call, of, value, program)
 
 
-def _switch(call: Call, of: ast.expr, value: ast.expr) -> Iterator[_Switch]:
+def _parameters(call: Call, of: ast.expr) -> ast.expr | None:
+    """The part of a model whose parameters a loop around the call goes through one by one."""
+    loop = call.around[-1].node if call.around else None
+    if not isinstance(loop, ast.For) or variable(loop.target) != variable(of):
+        return None
+    goes = loop.iter.func if isinstance(loop.iter, ast.Call) else None
+    return goes.value if isinstance(goes, ast.Attribute) and goes.attr in PARAMETERS else None
+
+
+def _switch(call: Call, of: ast.expr, value: ast.expr, program: Program) -> Iterator[_Switch]:
     # A model of another name is not known to be the wrapped one.
     part = of.attr if isinstance(of, ast.Attribute) else ""
-    if part and isinstance(value, ast.Constant) and isinstance(value.value, bool):
-        yield _Switch(call, part, value.value)
+    for at, given in _given(call, value, program) if part else ():
+        if isinstance(given, ast.Constant) and isinstance(given.value, bool):
+            yield _Switch(at, part, given.value)
+
+
+def _given(call: Call, value: ast.expr, program: Program) -> Iterator[tuple[Call, ast.expr]]:
+    """The value; of an argument, what each call of the function passes."""
+    passes = program.calls_of(call.scope)
+    known = defaults(call.scope)
+    if not isinstance(value, ast.Name) or call.scope.variables.get(value.id) != [None]:
+        yield call, value
+    elif len(passes) <= MOST_CALLERS and not _tested(call):
+        for one in passes:
+            given = {**known, **arguments(one.node, call.scope)}
+            if value.id in given:
+                yield one, given[value.id]
+
+
+def _tested(call: Call) -> bool:
+    return any(one.kind not in ("loop", "no-grad") for one in call.around)
 
 
 def _flags(parameters: Call) -> Iterator[ast.expr]:
@@ -93,10 +140,10 @@ def _flags(parameters: Call) -> Iterator[ast.expr]:
 
 
 def _in_sight(call: Call, wrapper: Call, program: Program) -> Call:
-    """The call in the function that makes the wrapper, by which the run comes to this one."""
+    """The call by which the function that makes the wrapper comes to this one; else this one."""
+    outer: Call | None = call
     for _ in range(MOST_OUTWARDS):
-        outer = program.caller(call.scope)
-        if call.scope is wrapper.scope or outer is None:
+        if outer is None or outer.scope is wrapper.scope:
             break
-        call = outer
-    return call
+        outer = program.caller(outer.scope)
+    return outer if outer is not None and outer.scope is wrapper.scope else call

@@ -7,11 +7,18 @@ from msgspec.structs import replace
 
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.script import Script
-from ddoctor.evidence.source_facts import SourceAlone, SourceOutside
+from ddoctor.evidence.source_facts import SourceAlone, SourceOutside, SourceUnfrozen
 from ddoctor.evidence.source_lines import SourceCall, SourceLine, Within
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
-from ddoctor.evidence.wrapping import BufferSum, Calls, CollectiveCalls, Wrapper, Wrapping
+from ddoctor.evidence.wrapping import (
+    BufferSum,
+    Calls,
+    CollectiveCalls,
+    ParameterSum,
+    Wrapper,
+    Wrapping,
+)
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
 from tests.source_calls import WRAPS
@@ -144,8 +151,9 @@ def test_parameters_outside_of_ddp_from_the_source(findings: Findings) -> None:
     assert finding.fixes[0].paste.startswith("criterion = DistributedDataParallel(criterion)")
 
 
-def test_gradients_that_are_averaged_by_hand(findings: Findings) -> None:
-    calls = tuple(
+AVERAGES = CollectiveCalls(
+    steps=10,
+    calls=tuple(
         Calls(
             rank=rank,
             operation="all_reduce",
@@ -156,9 +164,13 @@ def test_gradients_that_are_averaged_by_hand(findings: Findings) -> None:
             seconds=0.1,
         )
         for rank in range(2)
-    )
+    ),
+)
+
+
+def test_gradients_that_are_averaged_by_hand(findings: Findings) -> None:
     section = wrapping(SUMS, parted(5.0), kind="none")
-    (finding,) = findings(CAUSE, section, stopped(2), CollectiveCalls(steps=10, calls=calls))
+    (finding,) = findings(CAUSE, section, stopped(2), AVERAGES)
     assert finding.severity is Severity.ERROR
     assert "averages gradients itself" in finding.because
 
@@ -256,6 +268,80 @@ def test_quiet_where_the_ranks_ended_at_different_steps(findings: Findings) -> N
 
 def test_quiet_on_one_rank_alone(findings: Findings) -> None:
     assert findings(CAUSE, wrapping(SUMS), stopped(1)) == ()
+
+
+EQUAL, OWN = (4.0, 4.0), (4.0, 4.5)
+MOVED, STAYED = (3.0, 3.0), (4.0, 4.0)
+
+
+def by_parameter(**parameters: tuple[tuple[float, float], tuple[float, float]]) -> Wrapping:
+    """A model of two ranks: of each parameter what both begin with, and what they end with."""
+    return Wrapping(
+        wrappers=tuple(
+            wrapper(
+                rank,
+                *parted(0.3 * rank),
+                kind="none",
+                parameter_sums=tuple(
+                    ParameterSum(name=name, first=first[rank], last=last[rank], magnitude=9.0)
+                    for name, (first, last) in parameters.items()
+                ),
+            )
+            for rank in range(2)
+        )
+    )
+
+
+REST = {"tokens": (EQUAL, MOVED), "head": (EQUAL, MOVED), "norm": (EQUAL, MOVED)}
+PARTS = calling("all_to_all_single", "forward")
+
+
+@pytest.mark.parametrize(
+    ("expert", "severity", "confidence"),
+    [
+        ((OWN, OWN), Severity.WARNING, Confidence.LIKELY),
+        # Experts of each rank may begin equal as well.
+        ((EQUAL, MOVED), Severity.NOTE, Confidence.POSSIBLE),
+    ],
+)
+def test_a_gate_beside_experts_of_each_rank(
+    findings: Findings, expert: Any, severity: Severity, confidence: Confidence
+) -> None:
+    model = by_parameter(gate=(EQUAL, OWN), expert=expert, **REST)
+    (finding,) = findings(CAUSE, model, stopped(2), PARTS)
+    assert (finding.severity, finding.confidence) == (severity, confidence)
+    assert finding.because.startswith("of Net, gate began equal on all ranks and differs now")
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        by_parameter(expert=(OWN, OWN), **REST),
+        by_parameter(expert=(EQUAL, OWN), gate=(EQUAL, OWN), tokens=(EQUAL, MOVED)),
+        # Nothing that is trained stays equal.
+        by_parameter(gate=(EQUAL, OWN), tokens=(EQUAL, STAYED), head=(EQUAL, STAYED)),
+        by_parameter(),
+    ],
+)
+def test_quiet_about_parts_of_a_model(findings: Findings, model: Wrapping) -> None:
+    assert findings(CAUSE, model, stopped(2), PARTS) == ()
+
+
+def test_what_is_left_out_of_an_average_by_hand(findings: Findings) -> None:
+    model = by_parameter(gate=(EQUAL, OWN), **REST)
+    (finding,) = findings(CAUSE, model, stopped(2), AVERAGES)
+    assert "averages gradients itself, but not those of gate" in finding.because
+
+
+def test_parameters_that_train_after_the_steps_of_the_run(findings: Findings) -> None:
+    thaws = SourceLine(file="train.py", line=40, text="self.thaw()")
+    wraps = SourceLine(file="train.py", line=20, text="model = DDP(net)")
+    script = Script(files=("train.py",), unfrozen=(SourceUnfrozen(at=thaws, wrapper=wraps),))
+    (finding,) = findings(CAUSE, script, wrapping(SUMS, SUMS), stopped(2))
+    assert "train.py:40 (`self.thaw()`) lets parameters train" in finding.because
+    # A run to its end shows whether they differ.
+    ended = run(ending(0, "finished"), ending(1, "finished"))
+    assert findings(CAUSE, script, wrapping(SUMS, SUMS), ended) == ()
 
 
 def with_buffers(*sums: float, elements: int = 100, **options: Any) -> Wrapping:

@@ -361,3 +361,44 @@ def test_items_that_are_dealt_out(
         "        optimizer.step()\n"
     )
     assert len(findings(CAUSE, read(script, ()), *recorded)) == told
+
+
+STREAM = """
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, IterableDataset
+
+class Rows(IterableDataset):
+    def __init__(self, files):
+        self.files = files[rank::world]
+
+    def __iter__(self):
+        for path in self.files:
+            yield from open(path)
+
+model = DistributedDataParallel(net)
+loader = DataLoader(Rows(paths), batch_size=8)
+for epoch in range(9):
+    for batch in loader:
+        model(batch).backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("recorded", "severities"),
+    [
+        ((), [Severity.WARNING]),
+        ((loading(None, None),), [Severity.NOTE]),
+        ((loading(None, None, ended=((40,), (40,))),), []),
+    ],
+)
+def test_a_run_that_does_not_come_to_the_end_of_a_stream(
+    findings: Findings,
+    tmp_path: Path,
+    recorded: tuple[Loading, ...],
+    severities: Sequence[Severity],
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(STREAM)
+    told = findings(CAUSE, read(script, ()), *recorded)
+    assert [one.severity for one in told] == severities

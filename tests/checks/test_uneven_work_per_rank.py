@@ -5,9 +5,11 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
 from ddoctor import engine
+from ddoctor.evidence.live import LiveRank
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.source_facts import SourceSortedShare
@@ -16,7 +18,8 @@ from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Severity
 from tests.conftest import Findings
-from tests.live_look import look, moving
+from tests.live_look import TRAINING, look, moving
+from tests.training_run import user
 from tests.training_steps import COUNT, USUAL, steps, with_more
 
 CAUSE = "uneven-work-per-rank"
@@ -129,6 +132,52 @@ def test_the_live_rank_with_the_longest_samples(findings: Findings) -> None:
     assert finding.cost.value > 0.4
     assert findings("straggler-rank", SORTED, SLOW) == ()
     assert findings("straggler-rank", SLOW) != ()
+
+
+LONG = {"forward": 48, "backward-or-wait": 48, "optimizer": 4}
+SHORT = {"forward": 15, "backward-or-wait": 80, "optimizer": 5}
+
+
+def computing(number: int, met: dict[str, int], cpu: float, **more: Any) -> LiveRank:
+    """A rank of a look of 10 s with so many CPU seconds."""
+    asleep = more.pop("asleep", 1 - cpu / 10)
+    return replace(moving(number, met, asleep=asleep), cpu_seconds=cpu, **more)
+
+
+def test_a_live_rank_that_computes_more_of_both_passes(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, look(computing(0, SHORT, 3.8), computing(1, LONG, 9.6)))
+    assert finding.where.ranks == (1,)
+    assert finding.severity is Severity.WARNING
+    assert "computes 2.4 times as long as the others in the forward and in the backward pass" in (
+        finding.because
+    )
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [
+        pytest.param((SHORT, 3.8), (LONG | {"forward": 18, "rest": 30}, 9.6), id="one pass"),
+        pytest.param((SHORT, 8.0), (LONG, 9.6), id="fewer threads, and as many CPU seconds"),
+        pytest.param((TRAINING, 9.0), (LONG, 9.6), id="nobody waits"),
+    ],
+)
+def test_quiet_about_live_ranks(
+    findings: Findings, short: tuple[Any, float], long: tuple[Any, float]
+) -> None:
+    first = computing(0, *short, asleep=0.62 if short[0] is SHORT else 0.1)
+    assert findings(CAUSE, look(first, computing(1, *long))) == ()
+
+
+def test_quiet_about_a_live_rank_that_is_kept_from_its_cpu(findings: Findings) -> None:
+    """Both passes take longer, and half of that it waits in the run queue."""
+    kept = replace(computing(1, LONG, 9.6), main_cpu_seconds=5.0)
+    assert findings(CAUSE, look(computing(0, SHORT, 3.8), kept)) == ()
+
+
+def test_quiet_about_a_live_rank_with_a_line_that_no_other_runs(findings: Findings) -> None:
+    own = replace(moving(1, LONG, asleep=0.04, line=user(70, "slow()", "Net.forward")))
+    other = computing(0, SHORT, 3.8)
+    assert findings(CAUSE, look(other, replace(own, cpu_seconds=9.6))) == ()
 
 
 def test_quiet_about_sorted_data_where_no_rank_is_slower(findings: Findings) -> None:

@@ -1,14 +1,17 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 import pytest
 
 from ddoctor.evidence.live import LiveLook
-from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.models import Confidence
+from ddoctor.script.reader import read
 from tests.conftest import Findings
 from tests.live_look import LINE, TRAINING, look, moving, standing
 from tests.training_loaders import loader_with
@@ -161,6 +164,72 @@ def test_short_epochs_with_workers_that_stay(findings: Findings, length: int) ->
     assert findings(CAUSE, *short_epochs(length, 0.09, persistent_workers=True)) == ()
     assert findings(CAUSE, *short_epochs(length, 0.051)) != ()
     assert findings(CAUSE, *short_epochs(length, 0.051, num_workers=0)) == ()
+
+
+LOOPS = (
+    "from torch.nn.parallel import DistributedDataParallel\n"
+    "model = DistributedDataParallel(net)\n"
+    "for epoch in range(9):\n"
+    "    for batch in loader:\n"
+    "        model(batch).backward()\n"
+    "        optimizer.step()\n"
+)
+
+
+def begun_once(**more: object) -> Loading:
+    """The run ends within its first epoch."""
+    once = loader(first_batches=(), starts=(0.1,), first_waits=(1.9,), epoch_batches=())
+    return loading(msgspec.structs.replace(once, **more))
+
+
+def alone(seconds: float, rank: int = 0) -> LoaderCurve:
+    point = CurvePoint(
+        rank=rank,
+        name="train.py:42",
+        num_workers=3,
+        seconds_per_batch=0.01,
+        batches=9,
+        start_seconds=seconds,
+    )
+    return LoaderCurve(points=(point,))
+
+
+def test_a_run_within_its_first_epoch(findings: Findings, tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(LOOPS)
+    script = read(path, ())
+    (finding,) = findings(CAUSE, steps(0.001), begun_once(), alone(1.2), script)
+    assert "the first batch took 2.00 s, and 1.20 s of the loader alone" in finding.because
+    assert finding.cost is not None
+    # Without a batch of 0.05 s, in an epoch of 20 steps.
+    assert finding.cost.value == pytest.approx(1.15 / (1.15 + 20 * 0.041), abs=0.02)
+    assert finding.severity.value == "warning"
+
+
+@pytest.mark.parametrize(
+    ("section", "second", "epochs"),
+    [
+        pytest.param(begun_once(), 0.1, LOOPS, id="one-time work"),
+        pytest.param(begun_once(first_waits=(0.03,)), 1.2, LOOPS, id="it began at once"),
+        pytest.param(begun_once(batches=2000), 1.2, LOOPS, id="long epochs"),
+        pytest.param(begun_once(batches=None), 1.2, LOOPS, id="epochs of unknown length"),
+        pytest.param(begun_once(persistent_workers=True), 1.2, LOOPS, id="workers that stay"),
+        pytest.param(begun_once(num_workers=0), 1.2, LOOPS, id="no workers"),
+        pytest.param(
+            begun_once(),
+            1.2,
+            LOOPS.replace("for epoch in range(9):", "if True:"),
+            id="one epoch",
+        ),
+    ],
+)
+def test_quiet_on_a_run_within_its_first_epoch(
+    findings: Findings, tmp_path: Path, section: Loading, second: float, epochs: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(epochs)
+    told = findings(CAUSE, steps(0.001), section, alone(second), read(path, ()))
+    assert [one for one in told if one.confidence is Confidence.LIKELY] == []
 
 
 def test_one_rank_alone(findings: Findings) -> None:

@@ -60,6 +60,8 @@ EMPTY = {
         {"imports": "import numpy, json\nfrom tqdm import tqdm"},
         {"wrap": "model = torch.compile(model)"},
         {"step": "dist.all_reduce(loss.detach())"},
+        {"step": "pair = torch.tensor([1.0, 2.0]); dist.all_reduce(pair)"},
+        {"step": "pair = loss.detach() + 1; dist.all_reduce(pair)"},
     ],
 )
 def test_each_rank_trains_its_own(script: Read, changed: dict[str, str]) -> None:
@@ -84,6 +86,9 @@ def test_each_rank_trains_its_own(script: Read, changed: dict[str, str]) -> None
         {"step": "together(model)", "helper": "for p in tensor.parameters(): dist.broadcast(p, 0)"},
         {"step": "flat = gather(model); dist.all_reduce(flat)"},
         {"step": "dist.batch_isend_irecv(operations)"},
+        # Not known to be a number for the log.
+        {"step": "delta = anchor - vector(model); dist.all_reduce(delta)"},
+        {"step": "together(delta)", "helper": "dist.all_reduce(tensor)"},
         {
             "after": "together(list(model.parameters()))",
             "helper": "[dist.reduce(t) for t in tensor]",

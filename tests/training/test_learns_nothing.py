@@ -63,3 +63,54 @@ def test_a_rank_that_never_steps_ends_with_the_others(training: MakeTraining) ->
     script = script.replace("    step = 0\n", "    step, rank = 0, dist.get_rank()\n")
     trained = training(script, "none").recorded("--no-prove", "--steps=30")
     assert [one["cause"] for one in trained.told["findings"]] == ["replicas-diverged"]
+
+
+EXPERTS = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+
+    class Experts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.last = nn.Linear(32, 64), nn.Linear(64, 8)
+            self.gate, self.expert = nn.Linear(64, 64), nn.Linear(64, 64)
+
+        def forward(self, x):
+            x = self.first(x).relu()
+            share = self.gate(x).sigmoid()
+            sent = torch.empty_like(x)
+            dist.all_to_all_single(sent, x.detach().contiguous())
+            return self.last(x + share * self.expert(x) + 0.01 * sent)
+
+    dist.init_process_group("gloo")
+    rank, left = dist.get_rank(), tuple(sys.argv[1:])
+    torch.manual_seed(0)
+    model = Experts()
+    torch.manual_seed(1 + rank)
+    model.expert.reset_parameters()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step in range(400):
+        x = torch.randn(64, 32)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(x), x[:, :8].argmax(1)).backward()
+        for name, one in model.named_parameters():
+            if not name.startswith(left):
+                dist.all_reduce(one.grad, dist.ReduceOp.SUM)
+                one.grad /= 2
+        optimizer.step()
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.ward
+@pytest.mark.parametrize(
+    ("left", "told"), [(("expert",), []), (("expert", "gate"), ["replicas-diverged"])]
+)
+def test_gradients_that_a_script_averages(
+    training: MakeTraining, left: tuple[str, ...], told: list[str]
+) -> None:
+    trained = training(EXPERTS, *left).recorded("--no-prove", "--steps=60")
+    causes = [one["cause"] for one in trained.told["findings"]]
+    assert [one for one in causes if one == "replicas-diverged"] == told

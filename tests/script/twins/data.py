@@ -167,6 +167,32 @@ OF_SHARDED_ROWS = """
 rows = ShardedRows(folder[0], 64)
 loader = DataLoader(rows, batch_size=None, num_workers=4, persistent_workers=True)
 """
+STREAMED = """
+from itertools import islice
+import torch
+from lightning.fabric import Fabric
+from torch.utils.data import DataLoader, IterableDataset
+
+class Rows(IterableDataset):
+    def __init__(self, files, at, ranks):
+        self.files = sorted(files){part}
+
+    def __iter__(self):
+        for path in self.files:
+            with open(path) as rows:
+                yield from rows
+
+fabric = Fabric(strategy="ddp")
+fabric.launch()
+model, optimizer = fabric.setup(net(), adam())
+rows = Rows(paths(), fabric.global_rank, fabric.world_size)
+loader = fabric.setup_dataloaders(DataLoader(rows, batch_size=8, num_workers=1))
+for epoch in range(4):
+    {loop}
+        optimizer.zero_grad()
+        fabric.backward(model(batch).sum())
+        optimizer.step()
+"""
 TWINS = {
     "an own sampler of batches whose set_epoch is not reached": (
         "missing-set-epoch",
@@ -382,6 +408,12 @@ TWINS = {
             loader="loader = DataLoader(data, num_workers=4, persistent_workers=True)",
             each_epoch="",
         ),
+    ),
+    "files of any length for each rank, in Fabric": (
+        "uneven-inputs-per-rank",
+        STREAMED.format(part="[at::ranks]", loop="for batch in loader:"),
+        STREAMED.format(part="", loop="for batch in loader:"),
+        STREAMED.format(part="[at::ranks]", loop="for batch in islice(loader, 500):"),
     ),
     "a split that each rank draws": (
         "duplicate-data-across-ranks",

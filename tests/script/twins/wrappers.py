@@ -147,6 +147,52 @@ def staged(before: str, epoch: str, part: str = "trunk") -> str:
 THAW = "if epoch == 3:\n    model.module.{}"
 
 
+BY_METHODS = """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, DistributedSampler
+
+class Tuner:
+    def __init__(self, args):
+        torch.manual_seed(3)
+        self.net = Net()
+        self.switch({first})
+        self.model = DDP(self.net)
+        self.optimizer = torch.optim.AdamW(self.net.head.parameters(), lr=1e-3)
+        data = images()
+        self.sampler = DistributedSampler(data, shuffle=True)
+        self.loader = DataLoader(data, 32, sampler=self.sampler)
+
+    def switch(self, on):
+        {body}
+
+    def enter(self, stage):
+        if {test}:
+            self.switch({then})
+            self.optimizer.add_param_group({{"params": self.net.trunk.parameters()}})
+
+    def train(self):
+        for number, one in enumerate(stages):
+            self.enter(one)
+            self.sampler.set_epoch(number)
+            for batch, wanted in self.loader:
+                self.optimizer.zero_grad()
+                torch.nn.functional.mse_loss(self.model(batch), wanted).backward()
+                self.optimizer.step()
+
+args = options()
+dist.init_process_group("gloo")
+Tuner(args).train()
+dist.destroy_process_group()
+"""
+EACH = "for one in self.net.trunk.parameters(): one.requires_grad_(on)"
+SOME = (
+    "for one in self.net.trunk.parameters():\n            if one.dim() > 1: one.requires_grad_(on)"
+)
+WHOLE = "self.net.trunk.requires_grad_(on)"
+
+
 UNWRAP = """
 def unwrap(model):
     return model.module if hasattr(model, "module") else model
@@ -180,6 +226,20 @@ TWINS = {
         "replicas-diverged",
         staged("net.trunk.requires_grad_(False)\n", THAW.format("trunk.requires_grad_(True)")),
         staged("net.trunk.requires_grad_(False)\n", THAW.format("head.requires_grad_()")),
+    ),
+    "a part that a stage of the training lets train": (
+        "replicas-diverged",
+        BY_METHODS.format(body=EACH, first=False, test="stage.rate > 0", then=True),
+        BY_METHODS.format(body=EACH, first=True, test="stage.rate > 0", then=True),
+        BY_METHODS.format(body=EACH, first=False, test="stage.rate > 0", then=False),
+        BY_METHODS.format(body=EACH, first=False, test="args.thaws", then=True),
+        BY_METHODS.format(body=EACH, first="args.thaws", test="stage.rate > 0", then=True),
+        BY_METHODS.format(body=SOME, first=False, test="stage.rate > 0", then=True),
+    ),
+    "a part that a method lets train, whole": (
+        "replicas-diverged",
+        BY_METHODS.format(body=WHOLE, first=False, test="stage.rate > 0", then=True),
+        BY_METHODS.format(body=WHOLE, first=True, test="stage.rate > 0", then=True),
     ),
     "a model that each rank divides among all GPUs": (
         "wrong-device-binding",
