@@ -83,6 +83,33 @@ def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding
         )
 
 
+def of_a_teacher(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]:
+    """A model in evaluation mode, which keeps no gradients from its parameters."""
+    # parameters-not-optimized
+    if wrapping is not None and any(one.untrained for one in wrapping.wrappers):
+        return
+    for one in script.teachers[:1]:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{shown(one.at)} calls a model that no optimizer has, and {shown(one.mode)} "
+            "keeps no gradients from its parameters: each backward pass computes them, and "
+            "nothing uses them",
+            fixes=(
+                Fix.python(
+                    summary="freeze it, before it is wrapped",
+                    paste="teacher.requires_grad_(False)",
+                    caution="where it judges what a trained model makes, gradients still flow "
+                    "through it, as they must",
+                ),
+                Fix.python(
+                    summary="or call it without gradients, where it gets samples alone",
+                    paste="with torch.no_grad():\n    target = teacher(batch)",
+                ),
+            ),
+        )
+
+
 def _detached(name: str, gain: str = "") -> Fix:
     return Fix.python(
         summary=f"detach what comes from {name} where another model learns from it",

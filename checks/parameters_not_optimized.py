@@ -26,6 +26,7 @@ SETS = "sets an attribute of a module, which its parameters do not see"
 
 def found(wrapping: Wrapping, script: Script | None) -> Iterator[Finding]:
     in_vain = script.frozen_in_vain if script is not None else ()
+    meant = bool(in_vain) or (script is not None and bool(script.teachers))
     ranks = {one.rank for one in wrapping.wrappers}
     for models in wrapping.by_name(lambda one: one.untrained):
         if {one.rank for one in models} != ranks:
@@ -40,7 +41,7 @@ def found(wrapping: Wrapping, script: Script | None) -> Iterator[Finding]:
                 + (f"; {shown(in_vain[0])} {SETS}" if in_vain else "")
             ),
             fixes=(
-                *((_frozen(),) if in_vain else ()),
+                *((_frozen(),) if meant else ()),
                 Fix.python(
                     summary="give the optimizer all parameters, and check that none is missing",
                     paste=(
@@ -51,7 +52,7 @@ def found(wrapping: Wrapping, script: Script | None) -> Iterator[Finding]:
                     ),
                     caution=_of_wrapped(one),
                 ),
-                *(() if in_vain else (_frozen("or "),)),
+                *(() if meant else (_frozen("or "),)),
             ),
         )
 

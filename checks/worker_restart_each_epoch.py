@@ -18,7 +18,12 @@ from collections.abc import Iterator, Mapping
 
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.framework_words import FrameworkWords
-from ddoctor.analysis.live_data_starvation import restarting, taken
+from ddoctor.analysis.live_data_starvation import (
+    at_the_loader,
+    restarted_once,
+    restarting,
+    taken,
+)
 from ddoctor.analysis.live_ranks import named, shares
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_throughput import (
@@ -190,6 +195,7 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
         return
     starting = {rank: share for rank in live.ranks if (share := restarting(rank)) >= live_cost.TOLD}
     if not starting:
+        yield from _seen_once(live, words)
         return
     rows, share = list(starting), max(starting.values())
     at = endings.place(taken(rows))
@@ -212,6 +218,32 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
             ),
         ),
     )
+
+
+def _seen_once(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
+    """How often an epoch ends is not known."""
+    rows = [rank for rank in live.ranks if restarted_once(rank)]
+    once = {rank: share for rank in rows if (share := at_the_loader(rank)) >= live_cost.TOLD}
+    if once:
+        at = endings.place(taken(rows))
+        yield Finding(
+            severity=Severity.NOTE,
+            confidence=Confidence.POSSIBLE,
+            because=(
+                f"{named(list(once))}: all DataLoader workers were replaced once, and the main "
+                f"thread waited {max(once.values()):.0%} of the time for the new ones"
+                f"{f' at {at}' if at else ''}: epochs that are short pay for it again and again"
+            ),
+            evidence=shares("starting workers, and their first batch", once),
+            where=Where.of(list(once), every=live.ranks),
+            fixes=(
+                Fix.python(
+                    summary="keep the workers alive between epochs (persistent_workers)",
+                    paste=words.of(live.framework).of_loader(at, {"persistent_workers": True}),
+                    caution=CAUTION,
+                ),
+            ),
+        )
 
 
 def in_the_source(script: Script) -> Iterator[Finding]:

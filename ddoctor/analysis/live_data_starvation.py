@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from itertools import groupby, pairwise
 from statistics import fmean
 
 from ddoctor.analysis import live_cost
@@ -24,6 +24,8 @@ OF_ALL = 0.09
 LOADING = ("loader", "loader-wait", STARTING, OWN_LOADER)
 # Workers were all replaced this often: an epoch has ended, and it was not the last.
 EPOCHS = 2
+# If they were replaced once, most of the samples at the loader are in one stretch.
+IN_ONE_STRETCH = 0.8
 # One in the start, one in the wait for the first batch, and one or two among the others.
 VISITS_AT_A_RESTART = 3
 # torch/utils/data/_utils/fetch.py calls the dataset's, and then the collate function.
@@ -46,7 +48,7 @@ def hungry(live: LiveState) -> tuple[LiveRankState, ...]:
         rows = (found.rank,)
     waits = _all_wait(live) if found is None else found.activity in LOADING
     # worker-restart-each-epoch
-    restarts = any(2 * restarting(one) >= at_the_loader(one) for one in rows)
+    restarts = any(2 * restarting(one) >= at_the_loader(one) or restarted_once(one) for one in rows)
     return rows if waits and not restarts else ()
 
 
@@ -76,6 +78,18 @@ def restarting(one: LiveRankState) -> float:
     reached = sum(one.seen.visits(name) for name in LOADING)
     few = reached <= VISITS_AT_A_RESTART * max(one.seen.restarts, started)
     return at_the_loader(one) if few else one.seen.share(STARTING)
+
+
+def restarted_once(one: LiveRankState) -> bool:
+    """Whether its workers were replaced once, and it waits for that and hardly for batches."""
+    if one.seen.restarts != 1 or restarting(one):
+        return False
+    stretches = [
+        sum(turn.samples for turn in turns)
+        for loads, turns in groupby(one.seen.turns, lambda turn: turn.name in LOADING)
+        if loads
+    ]
+    return max(stretches, default=0) >= IN_ONE_STRETCH * max(1, sum(stretches))
 
 
 def at_the_loader(one: LiveRankState) -> float:

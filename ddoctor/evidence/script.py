@@ -45,6 +45,7 @@ from ddoctor.evidence.source_facts import (
     SourceSortedShare,
     SourceStale,
     SourceSwitch,
+    SourceTeacher,
     SourceTokenMean,
     SourceTurns,
     SourceTwice,
@@ -109,6 +110,7 @@ class Script(Section, frozen=True, kw_only=True):
     replaced_layers: tuple[SourceReplaced, ...] = ()
     """Where no line makes an optimizer, or gives it parameters, afterwards."""
     discarded_passes: tuple[SourceDiscarded, ...] = ()
+    teachers: tuple[SourceTeacher, ...] = ()
     other_units: tuple[SourceOtherUnit, ...] = ()
     scaled_gradients: tuple[SourceScaled, ...] = ()
     clipped_too_late: tuple[SourceLine, ...] = ()

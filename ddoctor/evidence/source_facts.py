@@ -425,6 +425,15 @@ class SourceReplaced(Part, frozen=True, kw_only=True):
     optimizer: SourceLine
 
 
+class SourceTeacher(Part, frozen=True, kw_only=True):
+    """A model that no optimizer has, and through which a backward pass goes all the same."""
+
+    at: SourceLine
+    """Where a training step calls it, with gradients."""
+    mode: SourceLine
+    """Where its mode is set, which keeps none from it."""
+
+
 class SourceDiscarded(Part, frozen=True, kw_only=True):
     """A backward pass through a model whose gradients its optimizer zeroes."""
 

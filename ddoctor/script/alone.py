@@ -6,11 +6,12 @@ import ast
 import re
 import sys
 from dataclasses import dataclass
+from itertools import chain
 
 from ddoctor.script.names import source, variable
 from ddoctor.script.own_averaging import GRADIENTS, WEIGHTS
 from ddoctor.script.program import Program
-from ddoctor.script.ranks import lower
+from ddoctor.script.ranks import lower, own_name
 from ddoctor.script.scopes import RANK_TESTS, Call, Scope, Statement
 
 JOINS = "torch.distributed.init_process_group"
@@ -84,10 +85,11 @@ def trains_alone(program: Program) -> Alone | None:
         packages = {name.partition(".")[0] for name in module.nodes.packages}
         if packages - PACKAGES - own - sys.stdlib_module_names:
             return None
-        for node in module.nodes.of(ast.Name, ast.Attribute):
-            name = node.id if isinstance(node, ast.Name) else node.attr
-            if EXCHANGES.search(name) or APART & lower(name):
-                return None
+        # A call by the name of what an import calls otherwise as well.
+        called = (call.name.rpartition(".")[2] for call in program.calls)
+        used = (own_name(node) for node in module.nodes.of(ast.Name, ast.Attribute))
+        if any(EXCHANGES.search(name) or APART & lower(name) for name in chain(called, used)):
+            return None
     if any(_may_exchange(call, program) for call in program.calls):
         return None
     return Alone(joins[0], loops[0])

@@ -48,6 +48,7 @@ from ddoctor.evidence.source_facts import (
     SourceSortedShare,
     SourceStale,
     SourceSwitch,
+    SourceTeacher,
     SourceTest,
     SourceTokenMean,
     SourceTurns,
@@ -132,6 +133,7 @@ from ddoctor.script.stopping import own_divergences, own_stops
 from ddoctor.script.summed_gradients import summed_gradients
 from ddoctor.script.switches import Test
 from ddoctor.script.sync_turns import wrong_turns
+from ddoctor.script.teachers import teachers
 from ddoctor.script.token_means import token_means
 from ddoctor.script.told_ranks import told_ranks
 from ddoctor.script.unfrozen import unfrozen
@@ -282,6 +284,9 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         discarded_passes=_first(
             SourceDiscarded(made=of(one.made), at=of(one.used)) for one in discarded_passes(program)
+        ),
+        teachers=_first(
+            SourceTeacher(at=of(one.called), mode=of(one.evaluated)) for one in teachers(program)
         ),
         other_units=_first(
             SourceOtherUnit(

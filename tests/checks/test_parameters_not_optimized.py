@@ -5,6 +5,7 @@ from typing import Literal
 import pytest
 
 from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_facts import SourceTeacher
 from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Severity
@@ -53,6 +54,20 @@ def test_a_module_that_is_frozen_by_an_attribute(findings: Findings) -> None:
     assert finding.severity is Severity.WARNING
     assert finding.title.startswith("A module is frozen by an attribute")
     assert "train.py:61" in finding.because
+
+
+def test_a_teacher_is_to_be_frozen(findings: Findings) -> None:
+    at = SourceLine(file="train.py", line=60, text="guide = teacher(x)")
+    mode = SourceLine(file="train.py", line=9, text="teacher.eval()")
+    script = Script(files=("train.py",), teachers=(SourceTeacher(at=at, mode=mode),))
+    (finding,) = findings(CAUSE, wrapping(NAMES, NAMES), script)
+    assert [fix.summary.startswith("freeze") for fix in finding.fixes] == [True, False]
+    (finding,) = findings(CAUSE, wrapping(NAMES, NAMES))
+    assert [fix.summary.startswith("or freeze") for fix in finding.fixes] == [False, True]
+    # In a model of its own, which no wrapper and no optimizer has.
+    (finding,) = findings("gradients-discarded", script, wrapping((), ()))
+    assert finding.because.startswith("train.py:60 (`guide = teacher(x)`) calls a model that no")
+    assert findings("gradients-discarded", script, wrapping(NAMES, NAMES)) == ()
 
 
 def test_without_ddp_there_is_no_prefix(findings: Findings) -> None:

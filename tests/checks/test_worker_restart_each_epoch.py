@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ddoctor.evidence.live import LiveLook
+from ddoctor.evidence.live import LiveLook, Turn
 from ddoctor.evidence.loading import CurvePoint, Loader, LoaderCurve, Loading
 from ddoctor.evidence.probes import RankPlace
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
@@ -316,7 +316,7 @@ def restarted(times: int, visits: int) -> LiveLook:
 def test_workers_of_a_live_run_that_are_replaced(findings: Findings) -> None:
     (finding,) = findings(CAUSE, restarted(times=2, visits=2))
     assert "waits 30% of the time" in finding.because
-    # An epoch ended once; it waits for most batches, not for the first ones.
+    # An epoch ended once; it may wait for most batches, not for the first ones.
     assert findings(CAUSE, restarted(times=1, visits=2)) == ()
     assert findings(CAUSE, restarted(times=4, visits=40)) == ()
 
@@ -338,3 +338,28 @@ def test_one_rank_of_a_live_run_that_does(findings: Findings) -> None:
 )
 def test_quiet_on_a_live_run(findings: Findings, live: LiveLook) -> None:
     assert findings(CAUSE, live) == ()
+
+
+@pytest.mark.parametrize(
+    ("stretches", "told"),
+    [
+        ((30,), True),
+        ((26, 4), True),
+        ((10, 10, 10), False),  # It waits for batches in between as well.
+    ],
+)
+def test_workers_that_were_replaced_once(
+    findings: Findings, stretches: tuple[int, ...], *, told: bool
+) -> None:
+    """How often that happens is not known: a note, and no loader that cannot keep up."""
+    turns = [
+        turn
+        for samples in stretches
+        for turn in (Turn(name="loader-wait", samples=samples), Turn(name="forward", samples=20))
+    ]
+    once = restarted(times=1, visits=len(stretches))
+    ranks = tuple(msgspec.structs.replace(one, turns=tuple(turns)) for one in once.ranks)
+    found = findings(CAUSE, msgspec.structs.replace(once, ranks=ranks))
+    assert [one.severity.value for one in found] == ["note"] * told
+    starved = findings("dataloader-bottleneck", msgspec.structs.replace(once, ranks=ranks))
+    assert (starved == ()) is told

@@ -75,6 +75,10 @@ def test_each_rank_trains_its_own(script: Read, changed: dict[str, str]) -> None
     "changed",
     [
         {"wrap": "model = DDP(model)"},
+        {
+            "imports": "from torch.nn.parallel import DistributedDataParallel as Native",
+            "wrap": "model = Native(model)",
+        },
         {"wrap": "model = DDP(model) if args.distributed else model"},
         {"wrap": "wrapped = torch.nn.parallel.DistributedDataParallel(model)"},
         {"wrap": "torch.distributed.fsdp.fully_shard(model)"},

@@ -167,7 +167,7 @@ OF_SHARDED_ROWS = """
 rows = ShardedRows(folder[0], 64)
 loader = DataLoader(rows, batch_size=None, num_workers=4, persistent_workers=True)
 """
-STREAMED = """
+OF_FABRIC = """
 from itertools import islice
 import torch
 from lightning.fabric import Fabric
@@ -411,9 +411,9 @@ TWINS = {
     ),
     "files of any length for each rank, in Fabric": (
         "uneven-inputs-per-rank",
-        STREAMED.format(part="[at::ranks]", loop="for batch in loader:"),
-        STREAMED.format(part="", loop="for batch in loader:"),
-        STREAMED.format(part="[at::ranks]", loop="for batch in islice(loader, 500):"),
+        OF_FABRIC.format(part="[at::ranks]", loop="for batch in loader:"),
+        OF_FABRIC.format(part="", loop="for batch in loader:"),
+        OF_FABRIC.format(part="[at::ranks]", loop="for batch in islice(loader, 500):"),
     ),
     "a split that each rank draws": (
         "duplicate-data-across-ranks",

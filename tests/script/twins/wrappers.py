@@ -240,6 +240,7 @@ TWINS = {
         "replicas-diverged",
         BY_METHODS.format(body=WHOLE, first=False, test="stage.rate > 0", then=True),
         BY_METHODS.format(body=WHOLE, first=True, test="stage.rate > 0", then=True),
+        BY_METHODS.format(body=WHOLE, first=False, test="stage.rate > 0", then=False),
     ),
     "a model that each rank divides among all GPUs": (
         "wrong-device-binding",
