@@ -12,7 +12,8 @@ To fix it, wrap each repeated block: ``ModuleWrapPolicy``, ``fully_shard(block)`
 ``fsdp_transformer_layer_cls_to_wrap`` in accelerate.
 """
 
-# Above 150 lines: a launch, a source, a recorded model and a failure show different mistakes.
+# Above 150 lines: a launch, a source, a recorded model, a live run and a failure show different
+# mistakes.
 
 from __future__ import annotations
 
@@ -21,12 +22,14 @@ from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis import endings, live_cost
 from ddoctor.analysis.describe import MIB
+from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.named_models import OF_MODELS
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.launch import Launch, Setting
+from ddoctor.evidence.live import LiveLook
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_facts import SourceLayer
-from ddoctor.evidence.source_lines import SourceCall
+from ddoctor.evidence.source_lines import SourceCall, SourceLine
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -354,6 +357,40 @@ def small_units(wrapping: Wrapping, steps: Steps) -> Iterator[Finding]:
                 ),
             ),
         )
+
+
+def small_units_in_the_source(
+    script: Script, wrapping: Wrapping | None, live: LiveLook | None
+) -> Iterator[Finding]:
+    """The source wraps single layers of torch; whether they are small, it does not show."""
+    for at in script.leaf_units[:1] if wrapping is None and live is None else ():
+        yield _of_layers(at, 0.0, "")
+
+
+def small_units_of_a_live_run(live: LiveState, script: Script) -> Iterator[Finding]:
+    """The same, where all ranks wait, as the collectives of small units do."""
+    share = min((one.waiting for one in live.ranks), default=0.0)
+    for at in script.leaf_units[:1] if live.moves and share >= live_cost.TOLD else ():
+        yield _of_layers(at, share, f"; all ranks wait {share:.0%} of the time")
+
+
+def _of_layers(at: SourceLine, share: float, waits: str) -> Finding:
+    return Finding(
+        title="FSDP gathers layers one by one, each with separate collectives",
+        severity=live_cost.severity(share),
+        confidence=Confidence.LIKELY if waits else Confidence.POSSIBLE,
+        because=f"{shown(at)} makes a unit of each such layer, with a separate all-gather and "
+        f"reduce-scatter{waits}",
+        cost=Cost(value=round(share, 2), unit="share of step") if waits else None,
+        fixes=(
+            Fix.python(
+                summary="wrap each repeated block as a unit, and no layer within it",
+                paste="for block in model.layers:  # the blocks of your model\n"
+                "    fully_shard(block)\n"
+                "fully_shard(model)",
+            ),
+        ),
+    )
 
 
 def refused(run: TrainingRun) -> Iterator[Finding]:

@@ -133,6 +133,8 @@ class Script(Section, frozen=True, kw_only=True):
     local_counts: tuple[SourceLocalCount, ...] = ()
     evaluates_loaders: bool = False
     """Whether a loop without gradients may run over a DataLoader."""
+    leaf_units: tuple[SourceLine, ...] = ()
+    """Where FSDP wraps single layers of torch as units."""
     remade_loaders: tuple[SourceRemade, ...] = ()
     shared_files: tuple[SourceShared, ...] = ()
     own_rates: tuple[SourceLine, ...] = ()

@@ -80,6 +80,7 @@ from ddoctor.script.frozen_in_vain import frozen_in_vain
 from ddoctor.script.gathered import without_gradients
 from ddoctor.script.kept_values import kept_values
 from ddoctor.script.large_tables import large_tables
+from ddoctor.script.leaf_units import leaf_units
 from ddoctor.script.local_counts import local_counts
 from ddoctor.script.losses import kept
 from ddoctor.script.mixed_layers import mixed_layers
@@ -344,6 +345,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             for one in local_counts(program)
         ),
         evaluates_loaders=on_loaders(program),
+        leaf_units=_first(of(one) for one in leaf_units(program)),
         remade_loaders=_first(
             SourceRemade(loader=of(made), at=of(again)) for made, again in remade_loaders(program)
         ),

@@ -5,11 +5,14 @@ from typing import Any
 import pytest
 
 from ddoctor.evidence.probes import RankPlace
+from ddoctor.evidence.script import Script
+from ddoctor.evidence.source_lines import SourceLine
 from ddoctor.evidence.steps import Phase, RankSteps, Steps
 from ddoctor.evidence.training import TrainingRun
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
 from ddoctor.models import Confidence, Severity
 from tests.conftest import Findings
+from tests.live_look import look, moving
 from tests.training_run import raised, run
 
 CAUSE = "fsdp-wrap-policy-wrong"
@@ -144,3 +147,24 @@ def test_quiet_where_it_is_split_or_small_or_in_one_piece(
 
 def test_quiet_on_other_failures(findings: Findings) -> None:
     assert findings(CAUSE, run(raised(0, "ValueError", "no layer"))) == ()
+
+
+WRAPS = SourceLine(file="train.py", line=30, text="fully_shard(one)")
+LEAVES = Script(files=("train.py",), leaf_units=(WRAPS,))
+
+
+@pytest.mark.parametrize(("waiting", "severity"), [(30, "warning"), (12, "note"), (4, None)])
+def test_layers_that_are_units_in_a_live_run(
+    findings: Findings, waiting: int, severity: str | None
+) -> None:
+    met = {"collective": waiting, "forward": 30, "backward-or-wait": 66 - waiting, "rest": 4}
+    live = look(*(moving(rank, met, asleep=waiting / 100) for rank in range(2)))
+    found = findings(CAUSE, live, LEAVES)
+    assert [one.severity.value for one in found] == ([severity] if severity else [])
+
+
+def test_layers_that_are_units_before_a_run(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, LEAVES)
+    assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
+    # A recorded run shows how large the units are.
+    assert findings(CAUSE, LEAVES, wrapping()) == findings(CAUSE, wrapping())
