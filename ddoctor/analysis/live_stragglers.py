@@ -39,6 +39,8 @@ REPEATED = 0.06
 # Cores of one host differ by less, and a rank that is on its CPU all the while has it for itself.
 MORE = 1.6
 ON_ITS_CPU = 0.85
+HANDS_ON = ("send", "recv", "_wait_batch_p2p")
+"""Where the stages of a pipeline wait for each other: one may have more layers."""
 # The straggler waits at most for this share of the others' waiting time.
 WAITS_LESS = 0.5
 
@@ -101,7 +103,8 @@ class LiveStraggler:
         0: not notably more, it may be kept from its CPU, or its cores may be other ones.
         """
         ranks, own = (self.rank, *self.others), self.rank
-        if not self.in_passes or self.apart or any(one.seen.on_gpu for one in ranks):
+        staged = any(row.makes in HANDS_ON for one in ranks for row in one.seen.activities)
+        if not self.in_passes or self.apart or staged or any(one.seen.on_gpu for one in ranks):
             return 0.0
         if len({one.host for one in ranks}) > 1 or _on_cpu(own) < ON_ITS_CPU * (1 - own.waiting):
             return 0.0

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from torch.utils.data import DataLoader
 
 from ddoctor import engine
-from ddoctor.evidence.live import LiveRank
+from ddoctor.evidence.live import Activity, LiveRank
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.source_facts import SourceSortedShare
@@ -166,6 +166,13 @@ def test_quiet_about_live_ranks(
 ) -> None:
     first = computing(0, *short, asleep=0.62 if short[0] is SHORT else 0.1)
     assert findings(CAUSE, look(first, computing(1, *long))) == ()
+
+
+def test_quiet_about_the_stages_of_a_pipeline(findings: Findings) -> None:
+    long = computing(1, LONG, 9.6)
+    hands_on = Activity(name="collective", samples=2, makes="_wait_batch_p2p")
+    staged = replace(long, activities=(*long.activities, hands_on))
+    assert findings(CAUSE, look(computing(0, SHORT, 3.8), staged)) == ()
 
 
 def test_quiet_about_a_live_rank_that_is_kept_from_its_cpu(findings: Findings) -> None:
