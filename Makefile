@@ -18,8 +18,13 @@ $(INSTALLED): pyproject.toml constraints.txt
 system: ## the system packages that tests use: tests that lack theirs are skipped, and say so
 	bash tests/system-packages.sh
 
+# Tests in these folders measure no time of ranks, so they share the cores.
+SHARING := $(addprefix tests/,analysis checks collect commands evidence forecast knowledge launch \
+	memory_sweep memory_tracking proc reading report script tools)
+
 test: $(INSTALLED) system ## the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses=logical --dist=worksteal $(SHARING)
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(SHARING))
 
 versions: $(INSTALLED) system ## the tests that depend on torch, with old and new torch and Python
 	$(BIN)/python -m tox run

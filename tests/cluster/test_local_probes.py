@@ -167,6 +167,7 @@ def test_an_absent_interface_is_a_crash_with_its_words(
     assert "absent7" in runs.runs[0].reason
 
 
+@pytest.mark.ward
 def test_settings_of_an_outer_launcher_do_not_matter(
     run: Launch, monkeypatch: pytest.MonkeyPatch
 ) -> None:

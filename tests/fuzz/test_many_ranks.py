@@ -57,7 +57,8 @@ def check(name: str) -> None:
     assert calls(name, MANY) < 12 * calls(name, FEW)
 
 
-@pytest.mark.parametrize("name", ["run", pytest.param("attach", marks=pytest.mark.ward)])
+@pytest.mark.ward
+@pytest.mark.parametrize("name", ["run", "attach"])
 def test_eight_times_the_ranks_are_no_64_times_the_work(name: str) -> None:
     check(name)
 

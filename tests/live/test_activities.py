@@ -384,7 +384,8 @@ while True:
 """
 
 
-@pytest.mark.parametrize("anomaly", [True, pytest.param(False, marks=pytest.mark.ward)])
+@pytest.mark.ward
+@pytest.mark.parametrize("anomaly", [True, False])
 def test_operations_that_keep_their_traceback(tmp_path: Path, anomaly: bool) -> None:
     met = _sampled(TRACED.format(anomaly=anomaly), tmp_path, seconds=6)
     found = sum(one.samples for one in met if one.makes == "format_stack")

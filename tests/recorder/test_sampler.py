@@ -131,6 +131,7 @@ for step in range(20):
 """
 
 
+@pytest.mark.ward
 def test_it_samples_while_ddp_waits_for_gradients(record: Record) -> None:
     """It also writes meanwhile, and DDP keeps a lock for as long as it waits."""
     found = record(WAITS_FOR_GRADIENTS)

@@ -92,6 +92,7 @@ def test_samples_at_random_see_short_work_in_python() -> None:
     assert sys.getswitchinterval() == interval
 
 
+@pytest.mark.ward
 def test_samples_at_random_see_long_calls_that_keep_the_interpreter() -> None:
     end, numbers = Event(), range(100_000)
     while (seconds := min(timed(partial(sum, numbers), number=1, repeat=3))) < 0.01:
