@@ -31,7 +31,7 @@ from ddoctor.analysis.live_ranks import LiveRankState, named
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.script_source import EVALUATES, LOADER, evaluates, is_plain, shown
 from ddoctor.evidence.frames import Block, Frame
-from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.loading import DataSeen, Loader, Loading, LoopTurns
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.source_facts import SourceOwnSkip
@@ -53,6 +53,11 @@ EXPLAINS = (
 
 NUMBERS = re.compile(r"\brange\((?!.*\blen\()")
 SO_FAR = "batches taken so far"
+NO_COUNT = re.compile(r"rank|seed|id\b|pid|port|offset|start|first|begin", re.IGNORECASE)
+"""Numbers that differ between ranks, and say nothing of how many turns a loop has."""
+FURTHEST = 1.5
+"""Times the number of another rank."""
+MOST_SHOWN = 4
 
 # `rows[rank::world]`, or `number % world == rank`.
 SLICED = re.compile(
@@ -61,7 +66,9 @@ SLICED = re.compile(
 )
 
 
-def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
+def in_the_source(
+    script: Script, loading: Loading | None, seen: DataSeen | None
+) -> Iterator[Finding]:
     """The script deals items out to the ranks, and trains on all that a rank got."""
     loaders = [one for one in script.of(LOADER) if not evaluates(one)]
     loops = [loop.at.text for loop in script.loops if loop.kind == "training"]
@@ -76,6 +83,9 @@ def in_the_source(script: Script, loading: Loading | None) -> Iterator[Finding]:
     ):
         return
     own = [loop.at.place for loop in script.loops if loop.kind == "training"]
+    counted = {one.at for one in seen.turns if one.turns is not None} if seen is not None else ()
+    if any(at.endswith(place) for at in counted for place in own):
+        return
     trains = loaders[0].at.place if loaders else own[0] if own else ""
     # A line of the same function cuts what the ranks share to a multiple of them.
     cut = {
@@ -211,6 +221,62 @@ def batches_differ(
             where=place(odd, loaders),
             fixes=tuple(_fixes(loaders[0], shortest)),
         )
+
+
+def loops_differ(
+    seen: DataSeen,
+    wrapping: Wrapping | None,
+    steps: Steps | None,
+    run: TrainingRun,
+    script: Script | None,
+) -> Iterator[Finding]:
+    """Loops over what each rank has, without a DataLoader: the run ended within them."""
+    ended = {one.outcome for one in run.ranks} == {"stopped"}
+    if not ended or synchronised(wrapping, steps) is False:
+        return
+    if script is not None and _joins(script):
+        return
+    for at in dict.fromkeys(one.at for one in seen.turns):
+        loops = {one.rank: one for one in seen.turns if one.at == at}
+        if len(loops) < max(2, len(run.ranks)):
+            continue
+        for name, counts, sure in _own_numbers(loops):
+            shortest, longest = min(counts.values()), max(counts.values())
+            loop = f"the loop at {at} (`{next(iter(loops.values())).text}`)"
+            has = "has" if sure else f"reads {name}, which is"
+            turns = " turns" if sure else ""
+            yield Finding(
+                severity=Severity.WARNING if sure else Severity.NOTE,
+                confidence=Confidence.LIKELY if sure else Confidence.POSSIBLE,
+                because=(
+                    f"{loop} {has} {shortest}{turns} on {_who(counts, shortest)} and {longest} on "
+                    f"{_who(counts, longest)}; unless all ranks leave it together, some will hang"
+                ),
+                evidence=tuple(
+                    Observation(name=f"{name}, rank {rank}", value=count, expected=shortest)
+                    for rank, count in list(counts.items())[:MOST_SHOWN]
+                ),
+                fixes=(_together(f"{at}: {shortest} now"), JOIN),
+            )
+            return
+
+
+def _own_numbers(
+    loops: Mapping[int, LoopTurns],
+) -> Iterator[tuple[str, Mapping[int, int], bool]]:
+    """What differs between the ranks: the turns, for sure, or else a number by its name."""
+    turns = {rank: one.turns for rank, one in loops.items() if one.turns is not None}
+    if len(turns) == len(loops):
+        if len(set(turns.values())) > 1:
+            yield "turns", turns, True
+        return
+    for name in next(iter(loops.values())).numbers:
+        given = {rank: one.numbers[name] for rank, one in loops.items() if name in one.numbers}
+        if len(given) < len(loops) or len(set(given.values())) < 2 or NO_COUNT.search(name):
+            continue
+        # Ends of parts in a row are further apart.
+        if len(loops) < max(given.values()) <= FURTHEST * min(given.values()):
+            yield name, given, False
 
 
 def finished_earlier(run: TrainingRun, loading: Loading | None) -> Iterator[Finding]:

@@ -201,8 +201,24 @@ class FirstInputs(Part, frozen=True, kw_only=True):
     """Statements whose values the line reads that calls the model, directly or not."""
 
 
+class LoopTurns(Part, frozen=True, kw_only=True):
+    """A ``for`` loop around the training on one rank that ends with what it goes through."""
+
+    rank: int
+    at: str
+    """file:line."""
+    text: str
+    """Its first line of source."""
+    turns: int | None
+    """Length of what it goes through; None: not known."""
+    numbers: dict[str, int] = msgspec.field(default_factory=dict)
+    """Whole numbers that it gives to a function, if the length is not known: by their names."""
+
+
 class DataSeen(RunSection, frozen=True, kw_only=True):
     """The data on which the ranks trained."""
 
     epochs: tuple[FirstBatches, ...]
     inputs: tuple[FirstInputs, ...] = ()
+    turns: tuple[LoopTurns, ...] = ()
+    """Loops that were still running when the recording ended; empty: it did not end in one."""

@@ -10,7 +10,7 @@ from typing import TypeVar
 import msgspec
 
 from ddoctor.evidence import redaction
-from ddoctor.evidence.loading import CurvePoint, FirstBatches, FirstInputs, Loader
+from ddoctor.evidence.loading import CurvePoint, FirstBatches, FirstInputs, Loader, LoopTurns
 from ddoctor.evidence.memory_headroom import MemoryHeadroom
 from ddoctor.evidence.steps import Growth, HotLine
 from ddoctor.evidence.threads import ScriptThread
@@ -82,6 +82,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     loaders: tuple[LoaderFacts, ...] = ()
     calls: tuple[CallFacts, ...] = ()
     inputs: FirstInputs | None = None
+    turns: tuple[LoopTurns, ...] = ()
     flags: RankFlags | None = None
     places: tuple[HotLine, ...] = ()
     """Lines in which the main thread was sampled."""

@@ -17,7 +17,7 @@ import torch
 from msgspec.structs import replace
 from torch.optim.optimizer import Optimizer
 
-from ddoctor.evidence.loading import CurvePoint
+from ddoctor.evidence.loading import CurvePoint, LoopTurns
 from ddoctor.recorder import (
     caches,
     calls,
@@ -25,6 +25,7 @@ from ddoctor.recorder import (
     hooks,
     isolation,
     loader_facts,
+    loop_turns,
     module_hooks,
     recorded,
     trial,
@@ -112,6 +113,7 @@ class Recorder:
         self._caches: caches.Sizes = {}
         self._hooks: Counter[CodeType] | None = None
         self._checksums: Mapping[int, facts.Checksum] = {}
+        self._turns: tuple[LoopTurns, ...] = ()
         self._sum_at = FIRST_SUMMED
         self._logged: Mapping[int, Mapping[str, Any]] = {}
         self._log_at = 1
@@ -205,6 +207,7 @@ class Recorder:
         return self._log_at
 
     def _at_stop(self) -> None:
+        self._turns = loop_turns.turns() or ()
         self._logged = facts.logged(self._outermost)
         self._checksums = facts.checksums(self._outermost, self._replicas) or {}
         self._inspection.end()
@@ -274,6 +277,7 @@ class Recorder:
                     loaders=tuple(loader_facts.loading(list(self._loaders.begun))),
                     calls=tuple(self._collectives.places.values()),
                     inputs=facts.inputs(self._outermost),
+                    turns=self._turns,
                     flags=facts.flags(
                         self._outermost,
                         self._timeline.autocast,

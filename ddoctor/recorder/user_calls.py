@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import linecache
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
@@ -63,6 +64,15 @@ def blocks(code: CodeType, line: int) -> Iterator[Block]:
     file = code.co_filename
     for block in source.around(frame(code, line), _nodes(file), linecache.getlines(file)):
         yield replace(block, text=redaction.text(block.text))
+
+
+def loops(code: CodeType, line: int) -> Iterator[ast.For]:
+    """The ``for`` loops around a line that only the end of what they go through ends."""
+    for node in _nodes(code.co_filename):
+        if not isinstance(node, ast.For) or not node.lineno < line <= (node.end_lineno or 0):
+            continue
+        if not any(isinstance(one, ast.Break | ast.Return) for one in ast.walk(node)):
+            yield node
 
 
 def storing(ways: Iterable[Calls]) -> tuple[Frame, ...]:

@@ -317,6 +317,9 @@ def _data(run: Run) -> DataSeen:
             for record, facts in run.facts
             if facts.inputs is not None
         ),
+        turns=tuple(
+            replace(one, rank=record.rank) for record, facts in run.facts for one in facts.turns
+        ),
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from ddoctor import engine
 from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.live import LiveLook
-from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.loading import DataSeen, Loader, Loading, LoopTurns
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.source_facts import SourceOwnSkip
@@ -361,6 +361,9 @@ def test_items_that_are_dealt_out(
         "        optimizer.step()\n"
     )
     assert len(findings(CAUSE, read(script, ()), *recorded)) == told
+    # Lists of one length, as the run shows.
+    mine = in_loops((100, {}), (100, {}), at="train.py:5")
+    assert findings(CAUSE, read(script, ()), *mine, wrapped()) == ()
 
 
 STREAM = """
@@ -402,3 +405,55 @@ def test_a_run_that_does_not_come_to_the_end_of_a_stream(
     script.write_text(STREAM)
     told = findings(CAUSE, read(script, ()), *recorded)
     assert [one.severity for one in told] == severities
+
+
+def in_loops(
+    *each: tuple[int | None, dict[str, int]], at: str = "train.py:30"
+) -> tuple[DataSeen, TrainingRun]:
+    """Ranks that were stopped in a loop with so many turns, or with such numbers."""
+    turns = (
+        LoopTurns(rank=rank, at=at, text="for x in mine:", turns=turns, numbers=numbers)
+        for rank, (turns, numbers) in enumerate(each)
+    )
+    stopped = run(*(ending(rank, "stopped") for rank in range(len(each))))
+    return DataSeen(epochs=(), turns=tuple(turns)), stopped
+
+
+def test_a_loop_over_a_list_of_each_rank(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, *in_loops((100, {}), (103, {})), wrapped())
+    assert finding.severity is Severity.WARNING
+    assert finding.because.startswith(
+        "the loop at train.py:30 (`for x in mine:`) has 100 turns on rank 0 and 103 on rank 1"
+    )
+
+
+def test_a_number_that_a_loop_gives_to_a_function(findings: Findings) -> None:
+    mine = in_loops((None, {"batches": 297, "seed": 7}), (None, {"batches": 307, "seed": 8}))
+    (finding,) = findings(CAUSE, *mine, wrapped("fsdp2"))
+    assert (finding.severity, finding.confidence) == (Severity.NOTE, Confidence.POSSIBLE)
+    assert "reads batches, which is 297 on rank 0 and 307 on rank 1" in finding.because
+
+
+@pytest.mark.parametrize(
+    ("each", "model"),
+    [
+        ([(100, {}), (100, {})], "ddp"),
+        ([(100, {}), (None, {})], "ddp"),
+        ([(None, {"seed": 700}), (None, {"seed": 701})], "ddp"),
+        ([(None, {"rank": 0}), (None, {"rank": 1})], "ddp"),
+        # The end of a part in a row.
+        ([(None, {"high": 500}), (None, {"high": 1000})], "ddp"),
+        # The ranks train models apart.
+        ([(100, {}), (103, {})], "none"),
+    ],
+)
+def test_quiet_about_loops(
+    findings: Findings, each: list[tuple[int | None, dict[str, int]]], model: str
+) -> None:
+    assert findings(CAUSE, *in_loops(*each), wrapped(model)) == ()
+
+
+def test_quiet_about_loops_of_a_run_to_its_end(findings: Findings) -> None:
+    seen, _ = in_loops((100, {}), (103, {}))
+    ended = run(ending(0, "finished"), ending(1, "finished"))
+    assert findings(CAUSE, seen, ended, wrapped()) == ()
