@@ -54,7 +54,8 @@ class Replicas:
                     name=name,
                     first=first.sum,
                     last=_sum(one),
-                    magnitude=float(one.detach().abs().sum(dtype=torch.float64)),
+                    # Without a copy of the parameter, for which a GPU may have no room.
+                    magnitude=float(torch.linalg.vector_norm(one.detach(), 1, dtype=torch.double)),
                 )
 
 
