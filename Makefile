@@ -18,9 +18,10 @@ $(INSTALLED): pyproject.toml constraints.txt
 system: ## the system packages that tests use: tests that lack theirs are skipped, and say so
 	bash tests/system-packages.sh
 
-# Tests in these folders measure no time of ranks, so they share the cores.
+# These tests measure no time of ranks, so they share the cores.
 SHARING := $(addprefix tests/,analysis checks collect commands evidence forecast knowledge launch \
-	memory_sweep memory_tracking proc reading report script tools)
+	memory_sweep memory_tracking proc reading report script tools $(addsuffix .py,$(addprefix test_, \
+	cli evidence_producers layers manners packaging random_ends scale scenarios words)))
 
 test: $(INSTALLED) system ## the tests
 	$(BIN)/python -m pytest --numprocesses=logical --dist=worksteal $(SHARING)

@@ -55,6 +55,7 @@ def test_a_run_that_learns(training: MakeTraining) -> None:
     assert not {*CAUSES} & {one["cause"] for one in trained.told["findings"]}
 
 
+@pytest.mark.ward
 def test_a_rank_that_never_steps_ends_with_the_others(training: MakeTraining) -> None:
     """It loses the connection to the one that stops, as asked: that is no failure."""
     script = SCRIPT.replace(
