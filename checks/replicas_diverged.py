@@ -358,25 +358,46 @@ def frozen_when_wrapped(
     script: Script, wrapping: Wrapping | None, run: TrainingRun | None
 ) -> Iterator[Finding]:
     """DDP does not know parameters that needed no gradient when it was made."""
-    # A run of a few steps ends before they train.
-    ahead = run is not None and {one.outcome for one in run.ranks} == {"stopped"}
-    for one in script.unfrozen[:1] if wrapping is None or ahead else ():
-        yield Finding(
-            severity=Severity.WARNING,
-            confidence=Confidence.LIKELY,
-            because=(
-                f"{shown(one.at)} lets parameters train that were frozen when "
-                f"{shown(one.wrapper)} was made: DDP does not average their gradients, so each "
-                "rank learns them from its own samples alone"
-            ),
-            fixes=(
-                Fix.python(
-                    summary="wrap the model again, on all ranks, after it has changed",
-                    paste="model = DistributedDataParallel(model.module, device_ids=[local_rank])",
-                    caution="or train all parameters from the start, some with a rate of 0",
-                ),
-            ),
+    for one in script.unfrozen[:1] if _is_ahead(wrapping, run) else ():
+        yield _unknown_to_ddp(
+            f"{shown(one.at)} lets parameters train that were frozen when {shown(one.wrapper)} "
+            "was made",
+            "or train all parameters from the start, some with a rate of 0",
         )
+
+
+def added_when_wrapped(
+    script: Script, wrapping: Wrapping | None, run: TrainingRun | None
+) -> Iterator[Finding]:
+    """DDP does not know layers that the model got after it was made."""
+    for one in script.added_layers[:1] if _is_ahead(wrapping, run) else ():
+        yield _unknown_to_ddp(
+            f"{shown(one)} gives the model inside DDP a layer that it had not when DDP was made",
+            "or give the model all layers from the start, and use them later",
+        )
+
+
+def _is_ahead(wrapping: Wrapping | None, run: TrainingRun | None) -> bool:
+    """Whether nothing was recorded, or a few steps, which end before a later stage."""
+    return wrapping is None or (
+        run is not None and {one.outcome for one in run.ranks} == {"stopped"}
+    )
+
+
+def _unknown_to_ddp(reason: str, caution: str) -> Finding:
+    return Finding(
+        severity=Severity.WARNING,
+        confidence=Confidence.LIKELY,
+        because=f"{reason}: DDP does not average their gradients, so each rank learns from its own "
+        "samples alone",
+        fixes=(
+            Fix.python(
+                summary="wrap the model again, on all ranks, after it has changed",
+                paste="model = DistributedDataParallel(model.module, device_ids=[local_rank])",
+                caution=caution,
+            ),
+        ),
+    )
 
 
 def _comparable(models: Sequence[Wrapper]) -> bool:

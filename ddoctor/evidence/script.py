@@ -175,6 +175,8 @@ class Script(Section, frozen=True, kw_only=True):
     """Assignments to ``requires_grad`` of a module, which only its parameters have."""
     fixed_padding: tuple[SourceLine, ...] = ()
     """Where samples are padded to a fixed length, whatever the longest of their batch is."""
+    added_layers: tuple[SourceLine, ...] = ()
+    """Calls that give a model layers after DDP was made of it."""
     unfrozen: tuple[SourceUnfrozen, ...] = ()
     unused_layers: tuple[SourceLine, ...] = ()
     """Where the script's own models make a layer that takes no part in the loss."""

@@ -60,6 +60,7 @@ from ddoctor.evidence.source_facts import (
     SourceZeroed,
 )
 from ddoctor.evidence.source_lines import SourceLine, SourceLoop
+from ddoctor.script.added_layers import added_layers
 from ddoctor.script.alone import trains_alone
 from ddoctor.script.batches import own_rates, scales_by_ranks
 from ddoctor.script.chances import own_chances
@@ -458,6 +459,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         frozen_in_vain=_first(of(one) for one in frozen_in_vain(program)),
         fixed_padding=_first(of(one) for one in fixed_padding(program)),
+        added_layers=_first(of(one) for one in added_layers(program)),
         unfrozen=_first(
             SourceUnfrozen(
                 at=of(one.call),

@@ -339,6 +339,9 @@ def test_parameters_that_train_after_the_steps_of_the_run(findings: Findings) ->
     script = Script(files=("train.py",), unfrozen=(SourceUnfrozen(at=thaws, wrapper=wraps),))
     (finding,) = findings(CAUSE, script, wrapping(SUMS, SUMS), stopped(2))
     assert "train.py:40 (`self.thaw()`) lets parameters train" in finding.because
+    layers = Script(files=("train.py",), added_layers=(thaws,))
+    (finding,) = findings(CAUSE, layers, wrapping(SUMS, SUMS), stopped(2))
+    assert "gives the model inside DDP a layer that it had not" in finding.because
     # A run to its end shows whether they differ.
     ended = run(ending(0, "finished"), ending(1, "finished"))
     assert findings(CAUSE, script, wrapping(SUMS, SUMS), ended) == ()
