@@ -24,6 +24,7 @@ from ddoctor.analysis.hung_run import seen_live
 from ddoctor.analysis.live_ranks import named, places, stack
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.own_decisions import other_decisions, skipped_steps
+from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.script import Script
@@ -111,7 +112,8 @@ def waiting_apart(run: TrainingRun, script: Script | None) -> Iterator[Finding]:
         and not any(have_passed(waiting, one) for one in waiting)
     )
     yield _finding(
-        f"all ranks wait, {groups}{_parted(live)}; nothing moved for {longest:.0f} s",
+        f"all ranks wait, {groups}{_parted(live)}; nothing moved for {longest:.0f} s"
+        f"{_caught(script)}",
         Confidence.CERTAIN if agree else Confidence.LIKELY,
         [(endings.ranks(one.rank for one in rows), place) for place, rows in apart.items()],
         _tracebacks(waiting),
@@ -208,11 +210,11 @@ def in_a_live_run(live: LiveState, records: tuple[FlightRecords, ...] | None) ->
     )
 
 
-def crashed(run: TrainingRun) -> Iterator[Finding]:
+def crashed(run: TrainingRun, script: Script | None) -> Iterator[Finding]:
     found = mismatch(run)
     if found is not None and not found.same_call:
         yield _finding(
-            f"{found.told_by} reports ranks in different collectives: {found}",
+            f"{found.told_by} reports ranks in different collectives: {found}{_caught(script)}",
             found.confidence,
             [(endings.ranks(one.ranks), str(one)) for one in found.brought],
             _tracebacks([one for one in run.ranks if one.stack]),
@@ -313,6 +315,16 @@ def _skipped(live: LiveState | None, script: Script | None) -> Iterator[Fix]:
 def _parted(live: LiveState | None) -> str:
     """Which ranks are in the loop or branch that separates them, to follow a sentence."""
     return "".join([live.inside(block) for block in live.parting][:1]) if live is not None else ""
+
+
+def _caught(script: Script | None) -> str:
+    """The handler after which a rank may have left out a backward pass, to follow a sentence."""
+    lines = script.own_catches[:1] if script is not None else ()
+    return "".join(
+        f"; {shown(line)} lets a rank continue after an error in its step, without its backward "
+        "pass"
+        for line in lines
+    )
 
 
 def _calls(rows: Sequence[RankEnding]) -> str:

@@ -71,14 +71,14 @@ def _bad_loss(script: Script) -> Iterator[Finding]:
 
 
 def _goes_on_alone(script: Script) -> Iterator[Finding]:
-    """A rank that runs out of memory leaves out a backward pass, and continues."""
+    """A rank that fails at its own batch leaves out a backward pass, and continues."""
     for line in script.own_catches[:1]:
         yield Finding(
             severity=Severity.NOTE,
             confidence=Confidence.POSSIBLE,
             because=(
-                f"{shown(line)} lets a rank continue after an error in its step, such as for lack "
-                "of memory: if only one rank has it, the others wait for its gradients"
+                f"{shown(line)} lets a rank continue after an error in its step, of its batch or "
+                "for lack of memory: if only one rank has it, the others wait for its gradients"
             ),
             fixes=(
                 Fix.python(

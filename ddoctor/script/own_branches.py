@@ -27,8 +27,15 @@ REDUCES = frozenset(
 """What makes few numbers of a tensor's values. Its shape is often alike on all ranks."""
 JOINS = ("join", "Join")
 """The contexts in which ranks may end at different batches."""
-ALONE = frozenset({"Exception", "BaseException", "RuntimeError", "OutOfMemoryError"})
-"""Errors that one rank may raise alone, such as for want of memory."""
+ALONE = frozenset(
+    {
+        *("Exception", "BaseException", "RuntimeError", "OutOfMemoryError", "ValueError"),
+        *("KeyError", "IndexError", "LookupError", "OSError", "AssertionError", "TypeError"),
+    }
+)
+"""Errors that one rank may raise alone, for want of memory or by its own batch."""
+DEEPEST = 2
+"""Functions that are followed from a handler's ``try`` to the backward pass."""
 
 
 def own_branches(program: Program) -> Iterator[tuple[Call, ast.expr]]:
@@ -121,14 +128,23 @@ def _all_of(test: ast.expr) -> Sequence[ast.expr]:
 
 def own_catches(program: Program) -> Iterator[tuple[ast.ExceptHandler, Scope]]:
     """Handlers in a training loop after which a rank continues without its backward pass."""
+    told: set[ast.ExceptHandler] = set()
     for call in program.calls:
-        if call.method != BACKWARD[0]:
-            continue
         loops = [block.node for block in call.loops if block.node in program.training]
-        for loop in loops[-1:]:
+        for loop in loops[-1:] if _learns(call, program, DEEPEST) else ():
             for node in ast.walk(loop):
                 if isinstance(node, ast.Try) and _contains(node.body, call.node):
-                    yield from ((one, call.scope) for one in node.handlers if _goes_on(one))
+                    every = [one for one in node.handlers if _goes_on(one) and one not in told]
+                    told.update(every)
+                    yield from ((one, call.scope) for one in every)
+
+
+def _learns(call: Call, program: Program, steps: int) -> bool:
+    """Whether it is a backward pass, or calls a function of the script that has one."""
+    if call.method == BACKWARD[0]:
+        return True
+    called = program.function(call.node) if steps else None
+    return called is not None and any(_learns(one, program, steps - 1) for one in called.calls)
 
 
 def _contains(body: Sequence[ast.stmt], node: ast.AST) -> bool:

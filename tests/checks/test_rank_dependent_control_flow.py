@@ -140,6 +140,19 @@ def test_gloo_crashes_on_it_where_sizes_differ() -> None:
     assert finding.confidence is Confidence.CERTAIN
 
 
+def test_the_handler_that_lets_a_rank_continue(findings: Findings) -> None:
+    """In the same finding as the collectives in which the ranks met."""
+    handler = SourceLine(file="train.py", line=60, text="except KeyError:")
+    script = Script(files=("train.py",), own_catches=(handler,))
+    words = "op.preamble.length <= op.nbytes. 64 vs 4. Received data size doesn't match"
+    aborted = ending(0, "killed", exit_code=-6, printed=words, doing=REDUCTION)
+    found = findings(CAUSE, run(aborted, echoing(1)), script)
+    assert found[0].severity is Severity.ERROR
+    assert "train.py:60 (`except KeyError:`) lets a rank continue" in found[0].because
+    hung = findings(CAUSE, run(waits(0, "barrier", 50), waits(1, "all_reduce", 60)), script)
+    assert "train.py:60 (`except KeyError:`) lets a rank continue" in hung[0].because
+
+
 def test_what_torch_says_in_debug_mode(findings: Findings) -> None:
     # A rank names its own collective rightly, and another's without a tensor not always.
     one = "Rank 0 is running collective: CollectiveFingerPrint(SequenceNumber=0OpType=BARRIER)"

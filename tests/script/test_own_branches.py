@@ -62,6 +62,7 @@ def caught(error: str, handler: str) -> str:
         ("except RuntimeError:", "continue"),
         ("except:", "continue"),
         ("except (ValueError, RuntimeError) as error:", "print(error)"),
+        ("except KeyError:", "skipped = 1"),
     ],
 )
 def test_a_rank_goes_on_after_its_error(script: Read, error: str, handler: str) -> None:
@@ -79,6 +80,16 @@ def test_a_rank_goes_on_after_its_error(script: Read, error: str, handler: str) 
 )
 def test_quiet_about_errors_that_end_the_run(script: Read, error: str, handler: str) -> None:
     assert script(caught(error, handler)).own_catches == ()
+
+
+@pytest.mark.parametrize(
+    ("learns", "told"), [("loss.backward()\n    return loss", 1), ("return loss.item()", 0)]
+)
+def test_an_error_in_a_function_of_the_step(script: Read, learns: str, told: int) -> None:
+    function = f"def learn(batch):\n    loss = model(batch).sum()\n    {learns}\n"
+    tries = "try:\n    learn(batch)\nexcept KeyError:\n    skipped += 1\n"
+    rest = "" if told else FORWARD + BACK
+    assert len(script(function + steps(tries + rest + "optimizer.step()")).own_catches) == told
 
 
 def test_quiet_about_an_iterator_that_begins_again(script: Read) -> None:
