@@ -52,7 +52,10 @@ def _makes_layer(call: Call, scope: Scope, program: Program) -> bool:
 
 
 def _is_layer(node: ast.expr, scope: Scope, program: Program) -> bool:
-    """Whether an expression makes a module of torch or of the script."""
+    """Whether an expression makes a module of torch or of the script, or is such a variable."""
+    if isinstance(node, ast.Name):
+        made = [one for one in scope.shown(node.id) if isinstance(one, ast.Call)]
+        return any(_is_layer(one, scope, program) for one in made)
     name = scope.names.of(node.func) if isinstance(node, ast.Call) else ""
     of_torch = name.startswith("torch.nn.") and name.rpartition(".")[2][:1].isupper()
     return of_torch or any(one.endswith("Module") for one in program.bases.get(name, ()))

@@ -44,6 +44,7 @@ ADDS = 'optimizer.add_param_group({"params": model.module.grow(4).parameters()})
         ("self.stages.insert(0, nn.Linear(width, width))", ADDS),
         ("self.head = nn.Linear(width, 2)", ADDS),
         ("pass", "model.module.stages.append(Stage(8))"),
+        ("stage = Stage(width)\n        self.stages.append(stage)", ADDS),
         ("pass", 'model.module.add_module("head", nn.Linear(8, 2))'),
     ],
 )
@@ -60,6 +61,7 @@ def test_a_stage_that_a_model_gets_later(script: Read, grows: str, adds: str) ->
         ("self.seen.append(width)", ADDS),
         ("self.width = width", ADDS),
         ("pass", "model.module.seen.append(step)"),
+        ("last = self.seen[-1]\n        self.seen.append(last)", ADDS),
         ("pass", "other.stages.append(Stage(8))"),
     ],
 )
