@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from ddoctor.analysis.describe import few
 from ddoctor.analysis.script_source import shown
 from ddoctor.evidence.script import Script
 from ddoctor.evidence.wrapping import Wrapper, Wrapping
@@ -32,12 +33,13 @@ def found(wrapping: Wrapping, script: Script | None) -> Iterator[Finding]:
         if {one.rank for one in models} != ranks:
             continue
         one = min(models, key=lambda model: len(model.untrained))
+        names = few(one.untrained, MOST_NAMED)
         yield Finding(
             severity=Severity.WARNING,
             confidence=Confidence.LIKELY,
             because=(
                 f"{len(one.untrained)} parameters of {one.name} get gradients in each step, but no "
-                f"optimizer has them, and their values do not change: {_named(one)}"
+                f"optimizer has them, and their values do not change: {names}"
                 + (f"; {shown(in_vain[0])} {SETS}" if in_vain else "")
             ),
             fixes=(
@@ -107,11 +109,6 @@ def in_the_source(script: Script, wrapping: Wrapping | None) -> Iterator[Finding
                 ),
             ),
         )
-
-
-def _named(one: Wrapper) -> str:
-    more = len(one.untrained) - MOST_NAMED
-    return ", ".join(one.untrained[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _of_wrapped(one: Wrapper) -> str:

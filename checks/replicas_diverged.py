@@ -21,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from math import isnan
 
 from ddoctor.analysis import endings, exchanged_models
+from ddoctor.analysis.describe import few
 from ddoctor.analysis.done_by_one_rank import done_by_one_rank
 from ddoctor.analysis.partly_averaged import DIFFERENT, MOST_NAMED, left_out
 from ddoctor.analysis.prepared_models import prepared_names
@@ -42,8 +43,7 @@ def at_the_end(
     steps: Steps | None,
     script: Script | None,
 ) -> Iterator[Finding]:
-    # The parameters of ranks that ended at different steps always differ.
-    if len({one.steps for one in run.ranks}) != 1 or any(one.fell for one in run.ranks):
+    if not _ended_alike(run):
         return
     by_rank: dict[int, list[Wrapper]] = {}
     for one in wrapping.wrappers:
@@ -126,7 +126,7 @@ def left_out_by_hand(
     wrapping: Wrapping, run: TrainingRun, calls: CollectiveCalls | None
 ) -> Iterator[Finding]:
     """Ranks with parts of a model, as experts, average the gradients of the rest themselves."""
-    if len({one.steps for one in run.ranks}) != 1 or any(one.fell for one in run.ranks):
+    if not _ended_alike(run):
         return
     for models in wrapping.by_name(lambda one: exchanged_models.is_part(one, calls)):
         missed = left_out(models) if len(models) == len(run.ranks) else None
@@ -157,7 +157,7 @@ def left_out_by_hand(
 
 def buffers_apart(wrapping: Wrapping, run: TrainingRun) -> Iterator[Finding]:
     """Statistics that a model keeps in buffers, and updates from each rank's own batches."""
-    if len({one.steps for one in run.ranks}) != 1 or any(one.fell for one in run.ranks):
+    if not _ended_alike(run):
         return
     for models in wrapping.by_name(lambda one: one.kind == "ddp" and not one.broadcast_buffers):
         if len(models) < 2 or len(models) < len(run.ranks):
@@ -170,14 +170,13 @@ def buffers_apart(wrapping: Wrapping, run: TrainingRun) -> Iterator[Finding]:
             if alike and spread > DIFFERENT * scale:
                 apart.append(rows[0].name.removeprefix("module."))
         if apart:
-            more = f" and {len(apart) - MOST_NAMED} more" if len(apart) > MOST_NAMED else ""
             yield Finding(
                 severity=Severity.WARNING,
                 confidence=Confidence.POSSIBLE,
                 title="Buffers of the model differ between ranks; a checkpoint holds those of one",
                 because=(
                     f"buffers of {models[0].name} differ between ranks: "
-                    f"{', '.join(apart[:MOST_NAMED])}{more}; with broadcast_buffers=False, DDP "
+                    f"{few(apart, MOST_NAMED)}; with broadcast_buffers=False, DDP "
                     "sends none of them: correct only if each rank may have its own"
                 ),
                 fixes=(
@@ -398,6 +397,11 @@ def _unknown_to_ddp(reason: str, caution: str) -> Finding:
             ),
         ),
     )
+
+
+def _ended_alike(run: TrainingRun) -> bool:
+    """Whether all ranks took as many steps: else their parameters differ for that reason."""
+    return len({one.steps for one in run.ranks}) == 1 and not any(one.fell for one in run.ranks)
 
 
 def _comparable(models: Sequence[Wrapper]) -> bool:

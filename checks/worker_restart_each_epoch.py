@@ -44,6 +44,8 @@ EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "straggler-ran
 # The first epoch pays for one-time work; two more with the same cost are no accident. A worker that
 # is not forked imports everything each time.
 EPOCHS, EPOCHS_WITHOUT_FORK = 3, 2
+KEPT = ("loader.persistent_workers=true",)
+"""The setting of a control run."""
 CAUTION = "the workers then do not see what the script changes in the dataset between epochs"
 
 
@@ -91,12 +93,12 @@ def started_again(throughput: LoaderThroughput, words: FrameworkWords) -> Iterat
         cost=Cost(value=round(share, 3), unit="share of step"),
         fixes=(
             *_one_iterator(loader),
-            Fix.python(
-                summary="keep the workers alive between epochs (persistent_workers)",
-                paste=words.of_loader(loader.name, {"persistent_workers": True}),
+            _kept(
+                words,
+                loader.name,
                 caution=caution,
                 expected_gain=f"{worst.step:.3g} to {worst.step - worst.restarts:.3g} s a step",
-                settings=("loader.persistent_workers=true",),
+                settings=KEPT,
             ),
         ),
     )
@@ -131,14 +133,24 @@ def in_later_epochs(
             ),
         ),
         cost=Cost(value=round(share, 3), unit="share of step"),
-        fixes=(
-            Fix.python(
-                summary="keep the workers alive between epochs (persistent_workers)",
-                paste=words.of_loader(loader.name, {"persistent_workers": True}),
-                caution=CAUTION,
-                settings=("loader.persistent_workers=true",),
-            ),
-        ),
+        fixes=(_kept(words, loader.name, settings=KEPT),),
+    )
+
+
+def _kept(
+    words: FrameworkWords,
+    place: str,
+    *,
+    caution: str = CAUTION,
+    expected_gain: str | None = None,
+    settings: tuple[str, ...] = (),
+) -> Fix:
+    return Fix.python(
+        summary="keep the workers alive between epochs (persistent_workers)",
+        paste=words.of_loader(place, {"persistent_workers": True}),
+        caution=caution,
+        expected_gain=expected_gain,
+        settings=settings,
     )
 
 
@@ -210,13 +222,7 @@ def in_a_live_run(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
         evidence=shares("starting workers, and their first batch", starting),
         where=Where.of(rows, every=live.ranks),
         cost=Cost(value=round(share, 2), unit="share of step"),
-        fixes=(
-            Fix.python(
-                summary="keep the workers alive between epochs (persistent_workers)",
-                paste=words.of(live.framework).of_loader(at, {"persistent_workers": True}),
-                caution=CAUTION,
-            ),
-        ),
+        fixes=(_kept(words.of(live.framework), at),),
     )
 
 
@@ -236,13 +242,7 @@ def _seen_once(live: LiveState, words: FrameworkWords) -> Iterator[Finding]:
             ),
             evidence=shares("starting workers, and their first batch", once),
             where=Where.of(list(once), every=live.ranks),
-            fixes=(
-                Fix.python(
-                    summary="keep the workers alive between epochs (persistent_workers)",
-                    paste=words.of(live.framework).of_loader(at, {"persistent_workers": True}),
-                    caution=CAUTION,
-                ),
-            ),
+            fixes=(_kept(words.of(live.framework), at),),
         )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ddoctor.analysis.describe import few
 from ddoctor.evidence.wrapping import ParameterSum, Wrapper
 
 # Replicas are bitwise equal, and the sums use double precision. The summation order and different
@@ -28,8 +29,7 @@ class LeftOut:
     @property
     def shown(self) -> str:
         """The first of them, for a sentence."""
-        more = len(self.names) - MOST_NAMED
-        return ", ".join(self.names[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return few(self.names, MOST_NAMED)
 
 
 def left_out(models: Sequence[Wrapper]) -> LeftOut | None:

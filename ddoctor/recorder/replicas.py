@@ -5,12 +5,13 @@ Ranks that average gradients by hand may leave some out: those begin equal and e
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer
+from torch.utils.weak import WeakIdKeyDictionary
 
 from ddoctor.evidence.wrapping import ParameterSum
 from ddoctor.recorder.capture import capturing
@@ -32,8 +33,7 @@ class Replicas:
     """The sums of parameters of models that no wrapper keeps equal, where there are ranks."""
 
     def __init__(self) -> None:
-        self._first: dict[int, _First] = {}
-        """By the identity of the parameter."""
+        self._first: MutableMapping[torch.Tensor, _First] = WeakIdKeyDictionary()
 
     def note(self, optimizer: Optimizer) -> None:
         """Before its first step."""
@@ -41,14 +41,14 @@ class Replicas:
         if len(every) > MOST or not _has_peers() or capturing():
             return
         for one in every:
-            if id(one) not in self._first and _is_whole(one):
+            if one not in self._first and _is_whole(one):
                 least, most = one.detach().aminmax()
-                self._first[id(one)] = _First(_sum(one), bool(least == most))
+                self._first[one] = _First(_sum(one), bool(least == most))
 
     def sums(self, model: nn.Module) -> Iterator[ParameterSum]:
         """Those that did not begin with one number throughout, with what they hold now."""
         for name, one in model.named_parameters():
-            first = self._first.get(id(one))
+            first = self._first.get(one)
             if first is not None and not first.constant and one.requires_grad:
                 yield ParameterSum(
                     name=name,

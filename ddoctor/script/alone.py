@@ -6,7 +6,6 @@ import ast
 import re
 import sys
 from dataclasses import dataclass
-from itertools import chain
 
 from ddoctor.script.names import source, variable
 from ddoctor.script.own_averaging import GRADIENTS, WEIGHTS
@@ -85,14 +84,21 @@ def trains_alone(program: Program) -> Alone | None:
         packages = {name.partition(".")[0] for name in module.nodes.packages}
         if packages - PACKAGES - own - sys.stdlib_module_names:
             return None
-        # A call by the name of what an import calls otherwise as well.
-        called = (call.name.rpartition(".")[2] for call in program.calls)
         used = (own_name(node) for node in module.nodes.of(ast.Name, ast.Attribute))
-        if any(EXCHANGES.search(name) or APART & lower(name) for name in chain(called, used)):
+        if any(map(_keeps_together, used)):
             return None
+    # A call by the name of what an import calls otherwise as well.
+    called = (call.name.rpartition(".")[2] for call in program.calls)
+    if any(map(_keeps_together, called)):
+        return None
     if any(_may_exchange(call, program) for call in program.calls):
         return None
     return Alone(joins[0], loops[0])
+
+
+def _keeps_together(name: str) -> bool:
+    """Whether a name is of what may keep the ranks together, or means to train them apart."""
+    return bool(EXCHANGES.search(name) or APART & lower(name))
 
 
 def _for_some_ranks(loop: Statement, program: Program) -> bool:
@@ -120,11 +126,8 @@ def _of_the_model(call: Call, program: Program) -> bool:
 
 def _is_measured(given: ast.expr, call: Call, program: Program) -> bool:
     """Whether it is a loss or a number for the log: of an argument, what each call passes."""
-    name = _first(given)
-    if MEASURED & lower(source(given)) and not _is_argument(name, call.scope):
-        return True
-    if not _is_argument(name, call.scope):
-        return any(_counts(value) for value in call.scope.shown(variable(given)))
+    if not _is_argument(_first(given), call.scope):
+        return _shows_a_number(given, call)
     callers = program.calls_of(call.scope)
     return bool(callers) and not any(
         _in_own_loop(one, program)
@@ -135,14 +138,10 @@ def _is_measured(given: ast.expr, call: Call, program: Program) -> bool:
 
 
 def _shows_a_number(given: ast.expr, call: Call) -> bool:
-    values = call.scope.shown(variable(given))
-    return bool(MEASURED & lower(source(given))) or any(map(_counts, (given, *values)))
-
-
-def _counts(value: ast.expr) -> bool:
-    """Whether an expression has a loss in it, or makes a tensor of numbers."""
-    made = (one for one in ast.walk(value) if isinstance(one, ast.Call))
-    return bool(MEASURED & lower(source(value))) or any(
+    """Whether it, or what it is assigned from, has a loss in it or makes a tensor of numbers."""
+    values = (given, *call.scope.shown(variable(given)))
+    made = (one for value in values for one in ast.walk(value) if isinstance(one, ast.Call))
+    return any(MEASURED & lower(source(value)) for value in values) or any(
         source(one.func) == "torch.tensor" for one in made
     )
 

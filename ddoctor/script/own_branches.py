@@ -131,7 +131,7 @@ def own_catches(program: Program) -> Iterator[tuple[ast.ExceptHandler, Scope]]:
     told: set[ast.ExceptHandler] = set()
     for call in program.calls:
         loops = [block.node for block in call.loops if block.node in program.training]
-        for loop in loops[-1:] if _learns(call, program, DEEPEST) else ():
+        for loop in loops[-1:] if loops and _learns(call, program, DEEPEST) else ():
             for node in ast.walk(loop):
                 if isinstance(node, ast.Try) and _contains(node.body, call.node):
                     every = [one for one in node.handlers if _goes_on(one) and one not in told]

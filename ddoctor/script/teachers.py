@@ -80,15 +80,7 @@ def _bound(name: str, scope: Scope, program: Program) -> tuple[str, Scope]:
 
 def _same(name: str, one: Scope, other: Scope) -> bool:
     """Whether a variable of this name is the same one in two functions."""
-    if name.startswith("self."):
-        return bool(one.owner) and one.owner == other.owner
-    return _holder(name, one) is _holder(name, other) is not None
-
-
-def _holder(name: str, scope: Scope | None) -> Scope | None:
-    while scope is not None and name.partition(".")[0] not in scope.variables:
-        scope = scope.outer
-    return scope
+    return one.holder(name) == other.holder(name) is not None
 
 
 def _is_part(name: str, scope: Scope, trained: Call, model: str, program: Program) -> bool:

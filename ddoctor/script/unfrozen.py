@@ -7,7 +7,7 @@ DDP averages the gradients of those parameters that needed one when it was made
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ddoctor.script.call_order import MOST_OUTWARDS, precedes
@@ -15,7 +15,7 @@ from ddoctor.script.names import variable
 from ddoctor.script.objects import arguments, defaults
 from ddoctor.script.past_wrapper import DDP
 from ddoctor.script.program import MOST_CALLERS, Program
-from ddoctor.script.scopes import Call, Scope
+from ddoctor.script.scopes import Block, Call, Scope
 
 FLAG, SETS = "requires_grad", "requires_grad_"
 PARAMETERS = ("parameters", "named_parameters")
@@ -67,7 +67,7 @@ def _happens(call: Call, program: Program) -> bool:
         for one in ast.walk(block.node.target)
         if isinstance(one, ast.Name)
     }
-    tests = [one for one in around if one.kind not in ("loop", "no-grad")]
+    tests = _tests(around)
     read = [{*map(variable, ast.walk(one.test))} if one.test else set() for one in tests]
     return all((turns | _handed_on(turns, call.scope, program)) & names for names in read)
 
@@ -119,15 +119,15 @@ def _given(call: Call, value: ast.expr, program: Program) -> Iterator[tuple[Call
     known = defaults(call.scope)
     if not isinstance(value, ast.Name) or call.scope.variables.get(value.id) != [None]:
         yield call, value
-    elif len(passes) <= MOST_CALLERS and not _tested(call):
+    elif len(passes) <= MOST_CALLERS and not _tests(call.around):
         for one in passes:
             given = {**known, **arguments(one.node, call.scope)}
             if value.id in given:
                 yield one, given[value.id]
 
 
-def _tested(call: Call) -> bool:
-    return any(one.kind not in ("loop", "no-grad") for one in call.around)
+def _tests(around: Sequence[Block]) -> Sequence[Block]:
+    return [one for one in around if one.kind not in ("loop", "no-grad")]
 
 
 def _flags(parameters: Call) -> Iterator[ast.expr]:
