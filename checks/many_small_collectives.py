@@ -181,12 +181,13 @@ def in_a_live_run(live: LiveState) -> Iterator[Finding]:
     named = (found.loop, *(frame.text for frame in found.calls[-CALLERS:]))
     of_parameters = any(map(OF_PARAMETERS.search, named))
     sure = min(found.shares.values()) >= live_cost.SURE and of_parameters
+    how = f"the loop `{found.loop}` calls again and again" if found.loop else "logs value by value"
     yield Finding(
         severity=Severity.WARNING if sure else Severity.NOTE,
         confidence=Confidence.LIKELY,
         because=(
             f"all {len(live.ranks)} ranks spend {share:.0%} of the time at {at}"
-            f"{endings.quoted(found.line)}, which the loop `{found.loop}` calls again and again"
+            f"{endings.quoted(found.line)}, which {how}"
         ),
         evidence=shares("in these collectives", found.shares),
         cost=Cost(value=round(share, 2), unit="share of step"),

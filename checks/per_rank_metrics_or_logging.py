@@ -241,7 +241,10 @@ def _logs_or_measures(line: HotLine, *, on_gpu: bool) -> bool:
 
 
 def _is_named(text: str) -> bool:
-    return (LOGGING.search(text) or METRICS.search(text)) is not None
+    """Whether a line logs or measures, and rank 0 may do so alone."""
+    return (
+        "sync_dist=True" not in text and (LOGGING.search(text) or METRICS.search(text)) is not None
+    )
 
 
 def _finding(at: str, text: str, words: str, ranks: tuple[int, ...], share: float) -> Finding:

@@ -19,8 +19,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
-from ddoctor.analysis import endings, log_events
+from ddoctor.analysis import endings, held_locks, log_events
 from ddoctor.analysis.flight_records import RECORDER, absence_in, awaited, by_nccl, named
+from ddoctor.analysis.held_locks import Holder
 from ddoctor.analysis.live_ranks import HELD, LiveRankState, places, stack, subject
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.evidence.flight_records import FlightDumps, FlightRecords
@@ -28,7 +29,7 @@ from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.log import Log
 from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
-from ddoctor.evidence.threads import ScriptThreads
+from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.evidence.training import RankEnding, TrainingRun
 from ddoctor.models import Confidence, Finding, Fix, Observation, Severity, Where
 
@@ -154,18 +155,21 @@ def in_a_live_run(
     held = [rank for rank in live.ranks if rank.held]
     # A held rank blocks the others sooner or later, even if they still move.
     apart = held or [rank for rank in live.ranks if not rank.waits and rank.doing != "loader-wait"]
+    threads = [one for section in script_threads or () for one in section.threads]
+    locks = {one: _lock(one, threads) for one in apart}
     # If all ranks are stuck outside collectives, the culprit is unknown; unseen ranks wait. A key
-    # that all of them wait for comes from none.
-    some = len(apart) < len(live.ranks) or not live.whole or all(map(_wants_a_key, apart))
+    # that all of them wait for comes from none, and a lock of a rank from no other rank.
+    known = all(_wants_a_key(one) or locks[one] for one in apart)
+    some = len(apart) < len(live.ranks) or not live.whole or known
     if not held and not (live.hung and some):
         return
-    alive = {one.rank for section in script_threads or () for one in section.threads}
+    alive = {one.rank for one in threads}
     for where, rows in places(apart).items():
         more = live.others(apart)
         if script_threads and OF_A_QUEUE in _for_what(rows[0].seen.stack):
             left = [row for row in rows if row.rank not in alive]
             more = f"{_NO_THREAD * (len(left) == len(rows))}{more}"
-        yield _stuck(where, rows, more, by_nccl(records))
+        yield _stuck(where, rows, locks[rows[0]], more, by_nccl(records))
 
 
 def dumped(dumps: FlightDumps) -> Iterator[Finding]:
@@ -239,7 +243,11 @@ def in_a_log(log: Log) -> Iterator[Finding]:
 
 
 def _stuck(
-    where: str, rows: Sequence[LiveRankState], others: str, nccl: Iterator[Observation]
+    where: str,
+    rows: Sequence[LiveRankState],
+    lock: Holder | None,
+    others: str,
+    nccl: Iterator[Observation],
 ) -> Finding:
     first = rows[0]
     why = first.held or _for_what(first.seen.stack)
@@ -249,7 +257,8 @@ def _stuck(
         confidence=Confidence.CERTAIN if first.held else Confidence.LIKELY,
         because=(
             f"{subject(rows)} {was} stuck {where}{endings.quoted(first.line)} "
-            f"{first.throughout}, outside any collective{f', {why}' if why else ''}{others}"
+            f"{first.throughout}, outside any collective{f', {why}' if why else ''}{lock or ''}"
+            f"{others}"
         ),
         evidence=(
             Observation(name="state of its process", value=first.seen.state),
@@ -267,7 +276,7 @@ def _stuck(
                 caution="find out first what stopped it, and why",
             )
             if first.seen.state == "stopped"
-            else _repair(stack(first), why),
+            else _repair(stack(first), why, lock),
         ),
     )
 
@@ -305,7 +314,14 @@ def _in_training(
     )
 
 
-def _repair(stack: str, why: str) -> Fix:
+def _repair(stack: str, why: str, lock: Holder | None = None) -> Fix:
+    if lock is not None and lock.itself:
+        return Fix(
+            summary="call a function there that does not take the lock, or make the lock a "
+            "threading.RLock(), which a thread may take again",
+            paste=stack,
+            language="text",
+        )
     return Fix(
         summary="let the process that gets this read while the ranks run, and join them afterwards"
         if OF_A_FULL_PIPE in why
@@ -329,6 +345,11 @@ def _for_what(stack: Sequence[Frame]) -> str:
     # A queue waits by a lock.
     found = OF_A_QUEUE if OF_A_QUEUE in reasons else next(filter(None, reasons), "")
     return f"waiting {found}" if found else ""
+
+
+def _lock(rank: LiveRankState, threads: Sequence[ScriptThread]) -> Holder | None:
+    of_rank = [one for one in threads if one.rank == rank.rank]
+    return held_locks.holder(rank.line, rank.seen.within, of_rank)
 
 
 def _wants_a_key(rank: LiveRankState) -> bool:

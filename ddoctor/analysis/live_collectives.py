@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -28,6 +29,8 @@ OPERATIONS = (
     "wait_tensor",
 )
 """Those that all ranks of a group call; a pipeline waits for the work of others in the rest."""
+OF_EACH_VALUE = re.compile(r"\blog_dict\((\{.*\bfor\b|[\w.]).*sync_dist=True")
+"""Lightning exchanges each value that such a line logs; of a literal, there are few."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +69,10 @@ class LiveCollectives:
 
 
 def one_by_one(live: LiveState) -> LiveCollectives | None:
-    """Those that an inner loop calls, such as one over parameters; None: too little."""
+    """Those that an inner loop calls, such as one over parameters, or one over what is logged.
+
+    None: too little.
+    """
     steps = {
         one: [
             row
@@ -75,7 +81,12 @@ def one_by_one(live: LiveState) -> LiveCollectives | None:
         ]
         for one in live.ranks
     }
-    return _spent(live, lambda one, row: row.makes in OPERATIONS and _inner_loop(row, steps[one]))
+    return _spent(
+        live,
+        lambda one, row: (
+            row.makes in OPERATIONS and (_inner_loop(row, steps[one]) or _of_each_value(row.line))
+        ),
+    )
 
 
 def of_buffers(live: LiveState) -> LiveCollectives | None:
@@ -108,13 +119,17 @@ def _spent(
         shares=shares,
         calls=most.calls,
         operation=most.makes,
-        loop=loop.text if loop is not None else "",
+        loop=loop.text if loop is not None and not _of_each_value(most.line) else "",
         sleep=min(waits) if len(waits) == len(live.ranks) else None,
     )
 
 
 def _innermost(row: Activity) -> Block | None:
     return next((block for block in reversed(row.within) if block.loop), None)
+
+
+def _of_each_value(line: Frame | None) -> bool:
+    return line is not None and OF_EACH_VALUE.search(line.text) is not None
 
 
 def _inner_loop(row: Activity, steps: Sequence[Activity]) -> bool:

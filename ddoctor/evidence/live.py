@@ -118,6 +118,8 @@ class LiveRank(Part, frozen=True, kw_only=True):
     """The most frequent stack of its main thread, innermost last."""
     still: bool = False
     """Whether all samples of its main thread show the same stack."""
+    within: tuple[Frame, ...] = ()
+    """If so: the ``with`` statements around the frames, innermost last."""
     activities: tuple[Activity, ...] = ()
     """Most frequent first."""
     turns: tuple[Turn, ...] = ()

@@ -12,6 +12,8 @@ class ScriptThread(Part, frozen=True, kw_only=True):
     rank: int
     place: Frame
     """The line of the user's that it was sampled in most often."""
+    within: tuple[Frame, ...] = ()
+    """The ``with`` statements around its calls to that line, innermost last: what it may hold."""
     cpus: float
     """CPUs that it used, mean."""
     seconds: float

@@ -44,8 +44,8 @@ class _SampledRank:
         self.source = Source(one.process)
         self.first = {process.pid: snapshot(process) for process in self.processes}
         self.unseen = ""
-        self.others: dict[int, Counter[Frame]] = {}
-        """Samples of its other threads by the user's innermost line, by their number."""
+        self.others: dict[int, Counter[Stack]] = {}
+        """Samples of its other threads by the user's frames, by their number."""
         self._held: list[tuple[float, float]] = []
         """Repeatedly: MiB that it has, and that its workers have together."""
         self._sleep = Sleep()
@@ -112,6 +112,7 @@ class _SampledRank:
             samples=len(stacks),
             stack=stack,
             still=still,
+            within=self.source.contexts(stack) if still else (),
             activities=activities(stacks, self.source, on_gpu=on_gpu),
             turns=turns(stacks, on_gpu=on_gpu),
             workers=tuple(
@@ -131,12 +132,13 @@ class _SampledRank:
         return [
             ScriptThread(
                 rank=self.one.rank,
-                place=max(lines, key=lambda line: lines[line]),
+                place=usual[-1],
+                within=self.source.contexts(usual),
                 cpus=round(used[thread] / seconds, 3),
                 seconds=round(seconds, 1),
             )
-            for thread, lines in self.others.items()
-            if thread in used
+            for thread, stacks in self.others.items()
+            for usual in [_usual(stacks)] * (thread in used)
         ]
 
     def _worker(
@@ -213,8 +215,8 @@ class Sampler:
                 rank.unseen = ENDED if unseen and not exists(rank.pid) else unseen
                 for pid, stacks in found.main.items():
                     self._stacks.setdefault(pid, []).extend(stacks)
-                for thread, lines in found.others.items():
-                    rank.others.setdefault(thread, Counter()).update(lines)
+                for thread, own in found.others.items():
+                    rank.others.setdefault(thread, Counter()).update(own)
 
     def summary(self) -> tuple[LiveLook, RankUse, ScriptThreads]:
         """Return the summary of the samples so far."""
@@ -264,6 +266,15 @@ def whole(stacks: StacksInTime) -> StacksInTime:
     begins = [(stack[0].file, stack[0].function) if stack else None for stack in stacks]
     usual = Counter(begins).most_common(1)[0][0] if begins else None
     return [stack for stack, first in zip(stacks, begins, strict=True) if first == usual]
+
+
+def _usual(stacks: Counter[Stack]) -> Stack:
+    """Return the most frequent stack of those that end at the most frequent line."""
+    lines = Counter[Frame]()
+    for stack, samples in stacks.items():
+        lines[stack[-1]] += samples
+    (place, _), *_ = lines.most_common(1)
+    return max((one for one in stacks if one[-1] == place), key=lambda one: stacks[one])
 
 
 def _most(stacks: StacksInTime) -> tuple[Stack, bool]:

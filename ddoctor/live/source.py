@@ -71,6 +71,15 @@ class Source:
             for block in blocks.around(frame, self._nodes(frame.file), self._lines(frame.file))
         )
 
+    def contexts(self, calls: Sequence[Frame]) -> tuple[Frame, ...]:
+        """Return the ``with`` statements around the user's frames, the innermost last."""
+        return tuple(
+            self.frame(frame.file, line, frame.function)
+            for frame in calls
+            if frame.of_user
+            for line in blocks.contexts(frame, self._nodes(frame.file))
+        )
+
     def origins(self, calls: tuple[Frame, ...]) -> tuple[Origin, ...]:
         """Return the statements whose values these frames of the user read, directly or not."""
         return self._origins(calls)

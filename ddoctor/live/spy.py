@@ -63,9 +63,9 @@ class Stacks:
 
     main: Mapping[int, Sequence[Stack]] = field(default_factory=dict)
     """Of each main thread, by PID."""
-    others: Mapping[int, Counter[Frame]] = field(default_factory=dict)
-    """Of each other thread of the process itself: samples by the user's innermost line, by its
-    number in the kernel."""
+    others: Mapping[int, Counter[Stack]] = field(default_factory=dict)
+    """Of each other thread of the process itself: samples by the user's frames, by its number in
+    the kernel."""
 
 
 def _begin() -> None:
@@ -184,7 +184,7 @@ def _read(written: bytes, pid: int, source: Source, *, native: bool) -> Stacks:
     }
     users = {number: frame for number, frame in frames.items() if frame.of_user}
     main: dict[int, Sequence[Stack]] = {}
-    others: dict[int, Counter[Frame]] = {}
+    others: dict[int, Counter[Stack]] = {}
     for profile in found.profiles:
         match = PROFILE.search(profile.name)
         if match is None:
@@ -193,18 +193,17 @@ def _read(written: bytes, pid: int, source: Source, *, native: bool) -> Stacks:
             main[int(match["tid"])] = [
                 tuple(frames[one] for one in sample if one in frames) for sample in profile.samples
             ]
-        elif match["pid"] in (None, str(pid)) and (lines := _lines(profile, users)):
-            others[int(match["tid"])] = lines
+        elif match["pid"] in (None, str(pid)) and (own := _of_user(profile, users)):
+            others[int(match["tid"])] = own
     return Stacks(main, others)
 
 
-def _lines(profile: _Profile, users: Mapping[int, Frame]) -> Counter[Frame]:
-    """Samples of a thread by the user's innermost line."""
-    inner = (
-        next((number for number in reversed(sample) if number in users), None)
-        for sample in profile.samples
+def _of_user(profile: _Profile, users: Mapping[int, Frame]) -> Counter[Stack]:
+    """Samples of a thread by the user's frames, without those that have none."""
+    stacks = (
+        tuple(users[number] for number in sample if number in users) for sample in profile.samples
     )
-    return Counter(users[number] for number in inner if number is not None)
+    return Counter(stack for stack in stacks if stack)
 
 
 def _is_native(one: _SampledFrame) -> bool:

@@ -199,6 +199,15 @@ def test_logging_that_lightning_exchanges(findings: Findings) -> None:
     assert "without sync_dist" in finding.fixes[0].summary
 
 
+def test_a_live_run_that_logs_many_values_in_one_call(findings: Findings) -> None:
+    logs = user(64, 'self.log_dict({f"grad/{k}": v for k, v in norms.items()}, sync_dist=True)')
+    live = look(*(exchanging(rank, 75, "barrier", logs) for rank in (0, 1)))
+    (finding,) = findings(CAUSE, live)
+    assert finding.severity is Severity.WARNING
+    assert "which logs value by value" in finding.because
+    assert "without sync_dist" in finding.fixes[0].summary
+
+
 def test_a_live_run_that_gathers_parameters_one_by_one(findings: Findings) -> None:
     gathers = user(68, "shadow[name].lerp_(p.full_tensor(), 0.01)", "update")
     loop = block(67, 68, "for name, p in model.named_parameters():")
@@ -254,6 +263,7 @@ def test_quiet_without_collectives(findings: Findings) -> None:
     assert findings(CAUSE, called(), steps()) == ()
 
 
+LOGGED = user(64, 'self.log_dict({"loss": loss, "grad": norm}, sync_dist=True)')
 REDUCED = user(45, "dist.all_reduce(p.grad)", "train")
 STEPS_LOOP = block(35, 60, "for batch in loader:")
 IN_ONE_LINE = (block(44, 44, "for v in (loss.sum(), right.mean()): dist.all_reduce(v)"),)
@@ -287,6 +297,7 @@ def test_a_live_run_that_reduces_what_may_be_few(findings: Findings) -> None:
     [
         [exchanging(rank, 75, "all_reduce", REDUCED, (STEPS_LOOP,)) for rank in (0, 1)],
         [exchanging(rank, 75, "all_reduce", REDUCED) for rank in (0, 1)],
+        [exchanging(rank, 75, "barrier", LOGGED) for rank in (0, 1)],
         [exchanging(rank, 75, "all_reduce", REDUCED, TWO) for rank in (0, 1)],
         [exchanging(rank, 75, "all_reduce", REDUCED, IN_ONE_LINE) for rank in (0, 1)],
         [
@@ -302,6 +313,7 @@ def test_a_live_run_that_reduces_what_may_be_few(findings: Findings) -> None:
     ids=[
         "once a step",
         "no loop",
+        "a few values that are logged",
         "two",
         "two in one line",
         "large",

@@ -95,6 +95,7 @@ def test_metrics_of_each_rank(findings: Findings) -> None:
         pytest.param((line(PRINT), line(PRINT, samples=1)), id="hardly on the other"),
         pytest.param((line(PRINT, samples=4), line(PRINT, samples=4)), id="met by chance"),
         pytest.param((line("x = torch.log(x)"),) * 2, id="a logarithm"),
+        pytest.param((line('self.log("a", x, sync_dist=True)'),) * 2, id="exchanged"),
         pytest.param((line("loss = step(model, batch)"),) * 2, id="anything else"),
         pytest.param((line(PRINT, phase="evaluation"),) * 2, id="after an epoch"),
     ],
@@ -174,6 +175,8 @@ def test_the_cause_of_a_slow_live_run_comes_first() -> None:
         look(telling(0)),
         look(telling(0), telling(1, samples=5)),
         look(*(telling(one, user(44, "x = torch.log(x)")) for one in (0, 1))),
+        # All ranks take part.
+        look(*(telling(one, user(44, "self.log_dict(x, sync_dist=True)")) for one in (0, 1))),
         # It may wait for the GPU there; it belongs to an evaluation; they stand.
         look(*(telling(one, on_gpu=True) for one in (0, 1))),
         look(*(telling(one, METRIC, name="evaluation") for one in (0, 1))),

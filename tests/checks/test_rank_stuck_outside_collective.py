@@ -11,7 +11,7 @@ from ddoctor.evidence.probes import ProbeRun, ProbeRuns, RankState
 from ddoctor.evidence.section import Evidence
 from ddoctor.evidence.threads import ScriptThread, ScriptThreads
 from ddoctor.evidence.training import RankEnding
-from ddoctor.models import Confidence, Severity
+from ddoctor.models import Confidence, Finding, Severity
 from tests.conftest import Findings
 from tests.flight_records import call, recorded, records, unseen
 from tests.live_look import in_collective, in_reduction, look, moving, on_gpu, standing
@@ -392,3 +392,79 @@ def test_a_pipe_that_nobody_reads(findings: Findings, function: str, full: bool)
     (finding,) = findings(CAUSE, look(in_reduction(0), standing(1, "rest", *puts)))
     assert ("for the pipe is full" in finding.because) is full
     assert ("join them afterwards" in finding.fixes[0].summary) is full
+
+
+WANTS = user(57, "with self._lock:", "Buffer.sample")
+ADDS = user(38, "with self._lock:", "Buffer.add")
+COUNTS = user(34, "with self._lock:", "Buffer.__len__")
+WRITES = user(41, "self.file.write(rows)", "Buffer.add")
+
+
+def stuck_for_a_lock(
+    findings: Findings, wants: Frame, place: Frame, taken: Frame, *, rank: int = 1
+) -> Finding:
+    thread = ScriptThread(rank=rank, place=place, within=(taken,), cpus=0.0, seconds=9.0)
+    live = look(in_reduction(0), standing(1, "rest", wants))
+    (finding,) = findings(CAUSE, live, ScriptThreads(host="node-0", threads=(thread,)))
+    return finding
+
+
+def test_a_lock_that_a_thread_takes_twice(findings: Findings) -> None:
+    found = stuck_for_a_lock(findings, WANTS, COUNTS, ADDS)
+    assert (
+        "another thread of it has taken that lock at train.py:38 in Buffer.add "
+        "(`with self._lock:`), and waits for it again at train.py:34 in Buffer.__len__"
+    ) in found.because
+    assert "threading.RLock()" in found.fixes[0].summary
+
+
+def test_a_lock_that_a_thread_holds_while_it_works(findings: Findings) -> None:
+    found = stuck_for_a_lock(findings, WANTS, WRITES, ADDS)
+    assert "and is at train.py:41 in Buffer.add (`self.file.write(rows)`)" in found.because
+    assert "RLock" not in found.fixes[0].summary
+
+
+def test_a_lock_that_the_main_thread_has_taken_itself(findings: Findings) -> None:
+    rank = msgspec.structs.replace(standing(1, "rest", WRITES, WANTS), within=(ADDS,))
+    (finding,) = findings(CAUSE, look(in_reduction(0), rank))
+    assert "this thread has already taken that lock at train.py:38" in finding.because
+    assert "threading.RLock()" in finding.fixes[0].summary
+
+
+@pytest.mark.parametrize(
+    ("wants", "place", "taken"),
+    [
+        # Another class, another file, another lock, a call, a condition that is waited for.
+        (WANTS, WRITES, user(38, "with self._lock:", "Log.add")),
+        (WANTS, WRITES, user(38, "with self._lock:", "Buffer.add", "/home/u/log.py")),
+        (WANTS, WRITES, user(38, "with self.file:", "Buffer.add")),
+        (user(57, "with locked():"), WRITES, user(38, "with locked():")),
+        (WANTS, user(41, "self._lock.wait()", "Buffer.add"), ADDS),
+        (user(57, "rows = read()"), WRITES, ADDS),
+    ],
+)
+def test_quiet_of_locks_that_are_not_the_same(
+    findings: Findings, wants: Frame, place: Frame, taken: Frame
+) -> None:
+    assert "that lock" not in stuck_for_a_lock(findings, wants, place, taken).because
+
+
+def test_quiet_of_a_lock_in_another_rank(findings: Findings) -> None:
+    found = stuck_for_a_lock(findings, WANTS, COUNTS, ADDS, rank=0)
+    assert "that lock" not in found.because
+
+
+def test_a_lock_that_each_rank_keeps_from_itself(findings: Findings) -> None:
+    threads = [
+        ScriptThread(rank=rank, place=COUNTS, within=(ADDS,), cpus=0.0, seconds=9.0)
+        for rank in (0, 1)
+    ]
+    live = look(standing(0, "rest", WANTS), standing(1, "rest", WANTS))
+    (finding,) = findings(CAUSE, live, ScriptThreads(host="node-0", threads=tuple(threads)))
+    assert finding.where.ranks == (0, 1)
+    assert "another thread of it has taken that lock" in finding.because
+
+
+def test_quiet_where_each_rank_wants_a_lock_that_may_be_another_ones(findings: Findings) -> None:
+    live = look(standing(0, "rest", WANTS), standing(1, "rest", WANTS))
+    assert findings(CAUSE, live) == ()

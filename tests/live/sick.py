@@ -214,6 +214,30 @@ SICK = {
         rank=1,
         line="os.read(",
     ),
+    "waiting for a lock that a thread of it has taken, and wants again": Sick(
+        cause="rank-stuck-outside-collective",
+        parts={
+            "before": """
+                global lock, keep
+                lock = threading.Lock()
+                def count():
+                    with lock:
+                        return 1
+                def keep():
+                    with lock:  # and again in count()
+                        count()
+                """,
+            "work": f"""
+                if {IN_STEP_20}:
+                    threading.Thread(target=keep, daemon=True).start()
+                    while not lock.locked(): time.sleep(0.001)
+                with lock:
+                    pass
+                """,
+        },
+        rank=1,
+        line="with lock:  # and again",
+    ),
     "in a call of the kernel that does not return": Sick(
         cause="rank-stuck-outside-collective",
         parts={

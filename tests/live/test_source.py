@@ -251,3 +251,21 @@ def test_ddoctors_own_frames_are_not_the_users(source: Source) -> None:
     own = str(Path(live.__file__).parents[1] / "recorder" / "main.py")
     assert not source.frame(own, 10, "main").of_user
     assert source.frame("/home/me/ddoctor/train.py", 10, "main").of_user
+
+
+TAKES = """\
+def sample(self):
+    with self.lock, open("rows") as rows:
+        for row in rows:
+            keep(row)
+    with self.lock: keep(row)
+    keep(row)
+"""
+
+
+@pytest.mark.parametrize(("line", "around"), [(2, []), (3, [2]), (4, [2]), (5, []), (6, [])])
+def test_the_contexts_around_a_line(source: Source, line: int, around: list[int]) -> None:
+    Path("work.py").write_text(TAKES)
+    os.utime("work.py", (0, 0))
+    calls = (library("torch/utils/data/x.py", 2, "next"), user(line, file="work.py"))
+    assert [one.line for one in source.contexts(calls)] == around
