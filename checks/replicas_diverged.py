@@ -76,6 +76,7 @@ def at_the_end(
         averages = bool(sent) and least >= model.trainable_bytes
         if not averages and exchanged_models.averaged_at_times(model, calls):
             continue
+        missed = left_out(models) if sent else None
         past = script.past_wrapper if script is not None and not averages else ()
         if past:
             reason = (
@@ -88,7 +89,7 @@ def at_the_end(
             )
         elif wrapped:
             reason = "the script changes them outside DDP"
-        elif averages and (missed := left_out(models)) is not None:
+        elif missed is not None:
             reason = f"the script averages gradients itself, but not those of {missed.shown}"
         elif averages:
             reason = (
@@ -103,7 +104,7 @@ def at_the_end(
             continue  # another model of the same script, for the same reason
         told.add((who, reason))
         yield Finding(
-            severity=Severity.ERROR if wrapped or past or averages else Severity.WARNING,
+            severity=Severity.ERROR if wrapped or past or averages or missed else Severity.WARNING,
             confidence=Confidence.CERTAIN if wrapped or past else Confidence.LIKELY,
             because=(
                 f"the parameters of {model.name} {who}, by up to {most:.1g} of their size, "
@@ -130,7 +131,7 @@ def left_out_by_hand(
         return
     for models in wrapping.by_name(lambda one: exchanged_models.is_part(one, calls)):
         missed = left_out(models) if len(models) == len(run.ranks) else None
-        if missed is not None:
+        if missed is not None and missed.fewer:
             known = missed.others_begin_apart
             yield Finding(
                 severity=Severity.WARNING if known else Severity.NOTE,

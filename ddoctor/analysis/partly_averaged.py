@@ -23,8 +23,15 @@ class LeftOut:
     """The names of parameters that begin equal and end different."""
 
     names: Sequence[str]
+    kept: int
+    """The number of those that the steps changed, and that stayed equal."""
     others_begin_apart: bool
     """Whether the ranks also have parameters that begin different, and so are meant to."""
+
+    @property
+    def fewer(self) -> bool:
+        """Whether they are the smaller part."""
+        return len(self.names) < self.kept
 
     @property
     def shown(self) -> str:
@@ -33,7 +40,7 @@ class LeftOut:
 
 
 def left_out(models: Sequence[Wrapper]) -> LeftOut | None:
-    """Of one model on all ranks; None: there are none, or they are not the smaller part."""
+    """Of one model on all ranks; None: there are none, or no others stayed equal."""
     names = [tuple(row.name for row in one.parameter_sums) for one in models]
     if len(models) < 2 or not names[0] or len(set(names)) != 1:
         return None
@@ -45,7 +52,7 @@ def left_out(models: Sequence[Wrapper]) -> LeftOut | None:
             kept += [rows[0].name] if rows[0].first != rows[0].last else []
         else:
             apart.append(rows[0].name)
-    return LeftOut(apart, bool(own)) if 0 < len(apart) < len(kept) else None
+    return LeftOut(apart, len(kept), bool(own)) if apart and kept else None
 
 
 def _equal(rows: Sequence[ParameterSum], sums: Sequence[float]) -> bool:

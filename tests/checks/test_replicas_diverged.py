@@ -333,6 +333,17 @@ def test_what_is_left_out_of_an_average_by_hand(findings: Findings) -> None:
     assert "averages gradients itself, but not those of gate" in finding.because
 
 
+def test_what_is_averaged_by_hand_may_be_the_smaller_part(findings: Findings) -> None:
+    model = by_parameter(gate=(EQUAL, OWN), body=(EQUAL, OWN), head=(EQUAL, MOVED))
+    (finding,) = findings(CAUSE, model, stopped(2), calling("all_reduce", "rest"))
+    assert finding.severity is Severity.ERROR
+    assert "averages gradients itself, but not those of gate, body" in finding.because
+    # A loss that is summed averages nothing.
+    model = by_parameter(gate=(EQUAL, OWN), body=(EQUAL, OWN), head=(EQUAL, OWN))
+    (finding,) = findings(CAUSE, model, stopped(2), calling("all_reduce", "rest"))
+    assert "no wrapper or collective averages the gradients" in finding.because
+
+
 def test_parameters_that_train_after_the_steps_of_the_run(findings: Findings) -> None:
     thaws = SourceLine(file="train.py", line=40, text="self.thaw()")
     wraps = SourceLine(file="train.py", line=20, text="model = DDP(net)")
