@@ -15,7 +15,7 @@ import psutil
 from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.live import LiveLook, LiveRank, LiveWorker
 from ddoctor.evidence.section import Unseen
-from ddoctor.evidence.threads import ScriptThread, ScriptThreads
+from ddoctor.evidence.threads import ScriptThread, ScriptThreads, busiest
 from ddoctor.evidence.training import RankHost, RankUse
 from ddoctor.live.activities import activities, framework, turns
 from ddoctor.live.process_snapshots import ProcessSnapshot, Sleep, process_state, snapshot
@@ -134,11 +134,13 @@ class _SampledRank:
                 rank=self.one.rank,
                 place=usual[-1],
                 within=self.source.contexts(usual),
-                cpus=round(used[thread] / seconds, 3),
+                cpus=round(cpus, 3),
                 seconds=round(seconds, 1),
             )
             for thread, stacks in self.others.items()
-            for usual in [_usual(stacks)] * (thread in used)
+            if thread in used
+            for cpus in [used[thread] / seconds]
+            for usual in [_usual(stacks, cpus)]
         ]
 
     def _worker(
@@ -268,12 +270,12 @@ def whole(stacks: StacksInTime) -> StacksInTime:
     return [stack for stack, first in zip(stacks, begins, strict=True) if first == usual]
 
 
-def _usual(stacks: Counter[Stack]) -> Stack:
-    """Return the most frequent stack of those that end at the most frequent line."""
+def _usual(stacks: Counter[Stack], cpus: float) -> Stack:
+    """Return the most frequent stack at the line that shows what a thread does."""
     lines = Counter[Frame]()
     for stack, samples in stacks.items():
         lines[stack[-1]] += samples
-    (place, _), *_ = lines.most_common(1)
+    place = busiest(lines, cpus)
     return max((one for one in stacks if one[-1] == place), key=lambda one: stacks[one])
 
 

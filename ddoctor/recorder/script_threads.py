@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 from types import CodeType
 
-from ddoctor.evidence.threads import ScriptThread
+from ddoctor.evidence.threads import ScriptThread, busiest
 from ddoctor.proc.files import text
 from ddoctor.recorder import places, user_calls
 from ddoctor.recorder.stacks import Copied
@@ -53,18 +53,18 @@ class ScriptThreads:
             self._last[one.ident] = now
 
     def seen(self) -> tuple[ScriptThread, ...]:
-        """Each thread, with its most frequent line."""
+        """Each thread, with the line that shows what it does."""
         found = []
         for thread, (end, used) in list(self._last.items()):
             begin, before = self._first[thread]
-            lines = self._lines[thread].most_common(1)
-            if end > begin and lines:
-                (call, _), *_ = lines
+            if end > begin:
+                lines = {user_calls.frame(*call): n for call, n in self._lines[thread].items()}
+                cpus = (used - before) / (end - begin)
                 found.append(
                     ScriptThread(
                         rank=0,
-                        place=user_calls.frame(*call),
-                        cpus=round((used - before) / (end - begin), 3),
+                        place=busiest(lines, cpus),
+                        cpus=round(cpus, 3),
                         seconds=round(end - begin, 3),
                     )
                 )
