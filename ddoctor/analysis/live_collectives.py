@@ -22,6 +22,8 @@ from ddoctor.evidence.source_text import syntax_tree
 
 BUFFERS = "_sync_buffers"
 """torch/nn/parallel/distributed.py: before the forward pass."""
+OF_BUFFERS = 0.05
+"""Share of the time from which on these broadcasts are reported: hardly any training needs them."""
 OPERATIONS = (
     *("all_reduce", "reduce", "broadcast", "barrier", "all_gather_object"),
     *("all_gather", "all_gather_into_tensor", "reduce_scatter", "reduce_scatter_tensor"),
@@ -91,11 +93,13 @@ def one_by_one(live: LiveState) -> LiveCollectives | None:
 
 def of_buffers(live: LiveState) -> LiveCollectives | None:
     """DDP's broadcasts of buffers; None: too little."""
-    return _spent(live, lambda one, row: row.makes == BUFFERS)
+    return _spent(live, lambda one, row: row.makes == BUFFERS, OF_BUFFERS)
 
 
 def _spent(
-    live: LiveState, counted: Callable[[LiveRankState, Activity], bool]
+    live: LiveState,
+    counted: Callable[[LiveRankState, Activity], bool],
+    least: float = live_cost.TOLD,
 ) -> LiveCollectives | None:
     # The first collective of a step is where ranks wait for the one that comes last.
     if not live.whole or not live.moves or len(live.ranks) < 2 or live.straggler is not None:
@@ -106,7 +110,7 @@ def _spent(
         rows = [row for row in one.seen.activities if row.name == COLLECTIVE and counted(one, row)]
         shares[one] = sum(row.samples for row in rows) / one.seen.samples
         met.update({row: row.samples for row in rows})
-    if min(shares.values()) < live_cost.TOLD / 2 or fmean(shares.values()) < live_cost.TOLD:
+    if min(shares.values()) < least / 2 or fmean(shares.values()) < least:
         return None
     most = met.most_common(1)[0][0]
     loop = _innermost(most)
