@@ -116,11 +116,13 @@ def test_the_largest_buffer_is_named(findings: Findings) -> None:
     assert "vectors" not in finding.because
 
 
-@pytest.mark.parametrize("samples", [65, 25, 7])
-def test_a_live_run(findings: Findings, samples: int) -> None:
+@pytest.mark.parametrize(
+    ("samples", "severity"), [(65, Severity.WARNING), (25, Severity.WARNING), (7, Severity.NOTE)]
+)
+def test_a_live_run(findings: Findings, samples: int, severity: Severity) -> None:
     live = look(*(exchanging(rank, samples, "_sync_buffers", LINE) for rank in (0, 1)))
     (finding,) = findings(CAUSE, live)
-    assert finding.severity is Severity.WARNING
+    assert finding.severity is severity
     assert "broadcast_buffers=False" in finding.fixes[0].paste
 
 
