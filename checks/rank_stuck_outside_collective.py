@@ -285,6 +285,7 @@ def _in_training(
     run: TrainingRun, place: str, rows: Sequence[RankEnding], held: Sequence[RankEnding]
 ) -> Finding:
     first = rows[0]
+    lock = held_locks.holder(first.place, first.contexts, first.threads)
     why = _for_what(first.stack)
     who = endings.who(first) if len(rows) == 1 else endings.ranks(one.rank for one in rows)
     was = "was" if len(rows) == 1 else "were"
@@ -294,7 +295,7 @@ def _in_training(
         because=(
             f"{who} {was} stuck {place}{endings.quoted(first.place)} for "
             f"{first.doing_seconds:.0f} s, outside any collective{f', {why}' if why else ''}"
-            f"{endings.thread(first)}{endings.others(run, held)}"
+            f"{lock or ''}{endings.thread(first)}{endings.others(run, held)}"
         ),
         evidence=(
             Observation(name="steps done", value=first.steps),
@@ -302,7 +303,7 @@ def _in_training(
         ),
         where=Where.of(rows),
         fixes=(
-            _repair(endings.traceback(first), why)
+            _repair(endings.traceback(first), why, lock)
             if first.stack
             else Fix(
                 summary="run it again, and dump the stack of that rank while it hangs",

@@ -12,6 +12,7 @@ from typing import Literal
 from ddoctor.evidence.frames import Block, Frame
 from ddoctor.evidence.section import Count, Part, RunSection, Section
 from ddoctor.evidence.steps import BETWEEN_RANKS, PHASES
+from ddoctor.evidence.threads import ScriptThread
 
 # How gloo, NCCL and the store of torch.distributed tell a rank that another one is gone, or late.
 ECHO = re.compile(
@@ -80,6 +81,10 @@ class RankEnding(Part, frozen=True, kw_only=True):
     """Stack of the exception, or of the exit; of a rank that hung, that of its main thread."""
     within: tuple[Block, ...] = ()
     """Loops and branches around the user's frames of the stack, innermost last."""
+    contexts: tuple[Frame, ...] = ()
+    """``with`` statements around these frames, innermost last."""
+    threads: tuple[ScriptThread, ...] = ()
+    """Of a rank that hung: its other threads that were in the user's code, at that moment."""
     time: float = 0.0
     """Seconds from the start of the run to the end of this rank, by its host's clock."""
     doing: str = ""

@@ -82,16 +82,18 @@ CLOSE = os.close
 def _watch(name: str, file: _CrashFile) -> None:
     """Reopen the file where the script closes its number, or takes it."""
     original = getattr(os, name)
+    # At its end Python sets the names of a module to None, and closes files after that.
+    taken, handler = _taken, faulthandler
 
     @wraps(original)
     def call(*given: Any, **named: Any) -> Any:
-        if not _taken(file.number, name, given, named):
+        if not taken(file.number, name, given, named):
             return original(*given, **named)
-        faulthandler.disable()
+        handler.disable()
         try:
             result = original(*given, **named)
         except BaseException:
-            faulthandler.enable(file.number)
+            handler.enable(file.number)
             raise
         file.open()
         return result

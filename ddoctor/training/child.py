@@ -18,8 +18,8 @@ from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
 from ddoctor.evidence import redaction
-from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.run_history import Stretch
+from ddoctor.evidence.threads import ScriptThread
 from ddoctor.evidence.training import RankEnding
 from ddoctor.proc import interruption, processes, usage
 from ddoctor.proc.memory import held
@@ -41,6 +41,7 @@ from ddoctor.training.history import History
 from ddoctor.training.hosts import HostSections
 from ddoctor.training.messages import Now, Record, TurnOrder
 from ddoctor.training.native import brief
+from ddoctor.training.stacks import Sampled, Stack
 from ddoctor.training.written import Written
 
 CRASHES = frozenset({-signal.SIGABRT, -signal.SIGSEGV, -signal.SIGBUS})
@@ -100,7 +101,7 @@ class Child:
         """Whether it ended itself after the step that ddoctor asked for."""
         self.interrupted_at: float | None = None
         """When a signal asked for the end."""
-        self.stack: tuple[Frame, ...] = ()
+        self.stacks = Sampled()
         self._busy = False
         self._stood: _Stood | None = None
         """Where it had stood for long when it was to end."""
@@ -276,7 +277,7 @@ class Child:
             self.interrupted_at = perf_counter()
             self._stood = self._stands()
             if self._stood is not None:
-                self.stack = stacks.sampled(self.pid)
+                self.stacks = stacks.sampled(self.pid)
         with suppress(ProcessLookupError):
             self._process.send_signal(number)
 
@@ -319,7 +320,7 @@ class Child:
             ending = self.written.ending or Ending()
             if sample and not ending.stack:
                 self._stood = self._stood or self._stands()
-                self.stack = stacks.sampled(self.pid)
+                self.stacks = stacks.sampled(self.pid)
             if sample:
                 self.written.ask_for_facts(lambda: self.over)
                 time.sleep(max(0.0, until - perf_counter()))
@@ -372,8 +373,8 @@ class Child:
         sections = self._surroundings.packed(self.host) if self._surroundings else ""
         rows = tuple(self.written.tape.rows())[-MOST_ROWS:]
         # One that failed meanwhile has the stack of its exception, and was ending itself.
-        own = any(frame.of_user for frame in self.stack) or not ending.stack
-        record = self._record(ending, printed, rows, sections, self.stack if own else ())
+        own = any(frame.of_user for frame in self.stacks.main) or not ending.stack
+        record = self._record(ending, printed, rows, sections, self.stacks if own else Sampled())
         self.written.close()
         if self._exit is not None:
             os.close(self._exit)
@@ -386,7 +387,7 @@ class Child:
         ``stack``: with the main thread's stack (py-spy), the sections of the host, and its facts of
         now instead of those that it wrote last, at most a minute ago.
         """
-        sampled = stacks.sampled(self.pid) if stack and not self.over else ()
+        sampled = stacks.sampled(self.pid) if stack and not self.over else Sampled()
         self.use.read_counters(keep=True)
         if stack:
             self.written.ask_for_facts(lambda: self.over)
@@ -400,7 +401,7 @@ class Child:
         printed: str,
         rows: tuple[StepRow, ...],
         sections: str,
-        stack: tuple[Frame, ...],
+        sampled: Sampled,
     ) -> Record:
         head, code = self.written.tape.head, self._exit_code
         span = (rows[0].begin, rows[-1].end) if rows and self._history is not None else None
@@ -409,8 +410,10 @@ class Child:
         native = code and not ending.exception
         raised_in = stacks.raised_in(ending)
         over_at = self._over_at or perf_counter()
-        last, within = stacks.with_source(
-            stack or stacks.of_crash(self.written.crash, printed if native else "") or ending.stack,
+        last = stacks.with_source(
+            sampled.main
+            or stacks.of_crash(self.written.crash, printed if native else "")
+            or ending.stack,
             self._began_at,
         )
         stood = self._stood or _Stood(
@@ -432,8 +435,10 @@ class Child:
                     message=ending.message,
                     then=ending.then,
                     source=ending.source,
-                    stack=last,
-                    within=within,
+                    stack=last.stack,
+                    within=last.within,
+                    contexts=last.contexts,
+                    threads=tuple(self._thread(stack) for stack in sampled.others),
                     time=over_at - self._began,
                     doing=stood.doing,
                     doing_seconds=stood.seconds,
@@ -465,6 +470,17 @@ class Child:
             host_sections=sections,
             readings=self.use.readings if self._history is not None else (),
             stretches=self._history.stretches() if self._history is not None else (),
+        )
+
+    def _thread(self, stack: Stack) -> ScriptThread:
+        placed = stacks.with_source(stack, self._began_at)
+        user = [frame for frame in placed.stack if frame.of_user]
+        return ScriptThread(
+            rank=self.launched.rank,
+            place=user[-1],
+            within=placed.contexts,
+            cpus=0.0,
+            seconds=0.0,
         )
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from shutil import which
@@ -31,13 +32,36 @@ FATAL = "Fatal Python error: "
 FAULT = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
-def sampled(pid: int) -> tuple[Frame, ...]:
-    """The stack of a process's main thread, sampled by py-spy; empty: py-spy cannot read it."""
+Stack = tuple[Frame, ...]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The stacks of a process at one moment; empty: py-spy cannot read them."""
+
+    main: Stack = ()
+    others: tuple[Stack, ...] = ()
+    """Of the threads that run code of the user's, without the main one."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A stack with the text of the user's lines, and what is around them in the source."""
+
+    stack: Stack = ()
+    within: tuple[Block, ...] = ()
+    """Loops and branches."""
+    contexts: tuple[Frame, ...] = ()
+    """``with`` statements."""
+
+
+def sampled(pid: int) -> Sampled:
+    """The stacks of a process, sampled by py-spy."""
     spy = which(
         "py-spy", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     )
     if spy is None:
-        return ()
+        return Sampled()
     try:
         done = subprocess.run(
             [spy, "dump", "--json", "--nonblocking", "--pid", str(pid)],
@@ -47,10 +71,16 @@ def sampled(pid: int) -> tuple[Frame, ...]:
         )
         threads = json.loads(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError):
-        return ()
-    main = next((one for one in threads if one.get("thread_name") == "MainThread"), None)
-    frames = main["frames"] if main is not None else []
-    return _frames([(one["filename"], one["line"], one["name"]) for one in frames])
+        return Sampled()
+    main, others = Stack(), list[Stack]()
+    for thread in threads:
+        rows = [(one["filename"], one["line"], one["name"]) for one in thread["frames"]]
+        stack = _frames(rows)
+        if thread.get("thread_name") == "MainThread":
+            main = stack
+        elif any(frame.of_user for frame in stack):
+            others.append(stack)
+    return Sampled(main, tuple(others))
 
 
 def _frames(rows: Sequence[tuple[str, str | int, str]]) -> tuple[Frame, ...]:
@@ -63,20 +93,26 @@ def _frames(rows: Sequence[tuple[str, str | int, str]]) -> tuple[Frame, ...]:
     )
 
 
-def with_source(
-    stack: Sequence[Frame], began: float
-) -> tuple[tuple[Frame, ...], tuple[Block, ...]]:
-    """The stack with the text of the user's lines, and the loops and branches around them.
+def with_source(stack: Sequence[Frame], began: float) -> Placed:
+    """Place a stack in the source.
 
     ``began``: when the script started, in seconds since 1970.
     """
-    frames, around = list[Frame](), list[Block]()
+    frames, around, contexts = list[Frame](), list[Block](), list[Frame]()
     for frame in stack:
         lines = _source(frame.file, began) if frame.of_user else ()
-        told = frame.text or "".join(lines[frame.line - 1 : frame.line]).strip()
-        frames.append(replace(frame, text=told))
-        around += blocks.around(frame, blocks.parsed(lines), lines)
-    return tuple(frames), tuple(around)
+        nodes = blocks.parsed(lines)
+        frames.append(_told(frame, lines))
+        around += blocks.around(frame, nodes, lines)
+        contexts += (
+            _told(replace(frame, line=line, text=""), lines)
+            for line in blocks.contexts(frame, nodes)
+        )
+    return Placed(tuple(frames), tuple(around), tuple(contexts))
+
+
+def _told(frame: Frame, lines: Sequence[str]) -> Frame:
+    return replace(frame, text=frame.text or "".join(lines[frame.line - 1 : frame.line]).strip())
 
 
 def _source(file: str, began: float) -> Sequence[str]:

@@ -468,3 +468,13 @@ def test_a_lock_that_each_rank_keeps_from_itself(findings: Findings) -> None:
 def test_quiet_where_each_rank_wants_a_lock_that_may_be_another_ones(findings: Findings) -> None:
     live = look(standing(0, "rest", WANTS), standing(1, "rest", WANTS))
     assert findings(CAUSE, live) == ()
+
+
+def test_a_lock_in_a_run_that_ended(findings: Findings) -> None:
+    thread = ScriptThread(rank=1, place=COUNTS, within=(ADDS,), cpus=0.0, seconds=0.0)
+    stuck = msgspec.structs.replace(hung(1, "rest", WANTS), threads=(thread,))
+    (finding,) = findings(CAUSE, run(WAITING, stuck))
+    assert "another thread of it has taken that lock at train.py:38" in finding.because
+    assert "threading.RLock()" in finding.fixes[0].summary
+    (finding,) = findings(CAUSE, run(WAITING, hung(1, "rest", WANTS)))
+    assert "that lock" not in finding.because

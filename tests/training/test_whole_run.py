@@ -47,6 +47,16 @@ TRAIN = """
 """
 SLOW = "if 150 <= step < 330 and rank == 1: time.sleep(0.04)"
 HANGS = "if step == 60 and rank == 1: time.sleep(10_000)"
+KEEPS_A_LOCK = """if step == 60 and rank == 1:
+            import threading
+            lock = threading.Lock()
+            def keep():
+                with lock:
+                    time.sleep(10_000)
+            threading.Thread(target=keep, daemon=True).start()
+            time.sleep(1)
+            with lock:
+                pass"""
 
 
 def script(sick: str, steps: int = 100, seconds: float = 0.02) -> str:
@@ -136,9 +146,11 @@ def test_a_hang_is_told_while_it_stands_and_ended_only_if_asked(
 
 @pytest.mark.ward
 def test_a_hang_is_ended_if_asked(training: MakeTraining, tmp_path: Path) -> None:
-    trained = training(script(HANGS)).recorded(*followed(tmp_path, "--end-hung"))
+    trained = training(script(KEEPS_A_LOCK)).recorded(*followed(tmp_path, "--end-hung"))
     assert trained.exit_code == 1
     assert trained.first["cause"] == "rank-stuck-outside-collective"
+    assert "(`with lock:`), and is at" in trained.first["because"]
+    assert "(`time.sleep(10_000)`)" in trained.first["because"]
     assert not trained.left
 
 
