@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
@@ -23,11 +24,10 @@ RANDOM = re.compile(r"rand|normal|bernoulli|dropout|multinomial|poisson")
 
 def fixed_work(program: Program) -> Iterator[tuple[Call, str]]:
     """The calls, each with the buffer."""
-    for owner, bases in program.bases.items():
+    for owner, fixed in _buffers(program).items():
         scope = program.functions.get(f"{owner}.forward")
-        if MODULE not in bases or scope is None:
+        if MODULE not in program.bases.get(owner, ()) or scope is None:
             continue
-        fixed = _buffers(owner, program)
         for call in scope.calls:
             values = (*call.node.args, *(word.value for word in call.node.keywords))
             known = all(_is_fixed(one, scope, fixed, MOST_STEPS) for one in values)
@@ -43,16 +43,16 @@ def _is_conditional(call: Call) -> bool:
     return any(block.kind == "condition" for block in call.around)
 
 
-def _buffers(owner: str, program: Program) -> set[str]:
-    """The buffers of a class that only its constructor sets, as ``self.name``."""
-    names = {
-        f"self.{given.value}"
-        for call in program.calls
-        if call.method == "register_buffer" and call.scope.owner == owner and call.on == "self"
-        for given in call.node.args[:1]
-        if isinstance(given, ast.Constant) and isinstance(given.value, str)
-    }
-    return names - {f"self.{name}" for name in _changed(program)} if names else names
+def _buffers(program: Program) -> Mapping[str, set[str]]:
+    """The buffers that only the constructor of their class sets, as ``self.name``, by class."""
+    found = defaultdict[str, set[str]](set)
+    for call in program.calls:
+        if call.method == "register_buffer" and call.on == "self":
+            for given in call.node.args[:1]:
+                if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                    found[call.scope.owner].add(f"self.{given.value}")
+    changed = {f"self.{name}" for name in _changed(program)} if found else set()
+    return {owner: names - changed for owner, names in found.items()}
 
 
 def _changed(program: Program) -> Iterator[str]:

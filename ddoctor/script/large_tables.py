@@ -30,18 +30,18 @@ def large_tables(program: Program) -> Iterator[Call]:
 
     Not the vocabularies of language models: an output layer with as many rows uses all of them.
     """
+    tables = [call for name in TABLES for call in program.by_name.get(name, ())]
+    options = _option_defaults(program) if tables else {}
     outputs = {
-        _number(one, call.scope, program)
-        for call in program.calls
-        if call.name == LINEAR
+        _number(one, call.scope, program, options)
+        for call in (program.by_name.get(LINEAR, ()) if tables else ())
         for one in _given(call.node, 1, "out_features")
     }
-    for call in program.calls:
-        if call.name in TABLES and not _is_sparse(call.node):
-            for rows in _given(call.node, 0, "num_embeddings"):
-                number = _number(rows, call.scope, program)
-                if number >= FEWEST_ROWS and number not in outputs:
-                    yield call
+    for call in tables:
+        for rows in _given(call.node, 0, "num_embeddings") if not _is_sparse(call.node) else ():
+            number = _number(rows, call.scope, program, options)
+            if number >= FEWEST_ROWS and number not in outputs:
+                yield call
 
 
 def _given(node: ast.Call, position: int, keyword: str) -> Sequence[ast.expr]:
@@ -55,25 +55,25 @@ def _is_sparse(node: ast.Call) -> bool:
     return given is not None and ast.unparse(given) != "False"
 
 
-def _number(node: ast.expr, scope: Scope, program: Program) -> float:
-    """The least value of an expression; 0: not known."""
+def _number(node: ast.expr, scope: Scope, program: Program, options: Mapping[str, str]) -> float:
+    """The least value of an expression; 0: not known. ``options``: those of the script."""
     if isinstance(node, ast.BinOp):
         compute = OPERATORS.get(type(node.op))
-        left, right = (_number(one, scope, program) for one in (node.left, node.right))
+        left, right = (_number(one, scope, program, options) for one in (node.left, node.right))
         if compute is None or not left or not right:
             return 0
         powers = isinstance(node.op, ast.Pow | ast.LShift)
         return 0 if powers and right > MOST_BITS else compute(left, right)
     found = constants(node, scope, program)
-    return min((_of_constant(one, program) for one in found), default=0)
+    return min((_of_constant(one, options) for one in found), default=0)
 
 
-def _of_constant(shown: str, program: Program) -> float:
+def _of_constant(shown: str, options: Mapping[str, str]) -> float:
     """A constant, or what an argument of the script, such as ``args.items``, is by default."""
     if shown.isdecimal():
         return int(shown)
     holder, _, option = shown.partition(".")
-    found = _option_defaults(program).get(option) if holder else None
+    found = options.get(option) if holder else None
     return int(found) if found is not None and found.isdecimal() else 0
 
 

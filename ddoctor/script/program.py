@@ -229,13 +229,16 @@ class Program:
             for name in one.node.names
         )
 
+    @cached_property
+    def _scopes_of(self) -> Mapping[Module, Sequence[Scope]]:
+        found: dict[Module, list[Scope]] = defaultdict(list)
+        for scope in self.scopes:
+            found[scope.module].append(scope)
+        return found
+
     def scope_of(self, node: ast.expr, module: Module) -> Scope:
         """The innermost function around an expression; the top level of its module has none."""
-        around = (
-            one
-            for one in self.scopes
-            if one.module is module and (not one.name or one.contains(node))
-        )
+        around = (one for one in self._scopes_of[module] if not one.name or one.contains(node))
         return max(around, key=lambda one: getattr(one.node, "lineno", 0))
 
     def calls_of(self, scope: Scope) -> Sequence[Call]:

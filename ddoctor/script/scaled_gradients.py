@@ -33,12 +33,11 @@ def scaled_gradients(program: Program) -> Iterator[tuple[Call, Call]]:
 def _scales(program: Program) -> Iterator[Call]:
     """The calls of ``scale`` in a training loop whose result a backward pass begins with."""
     for call in program.calls:
-        passes = any(
+        scales = call.method == "scale" and _is_of_scaler(call, program) and trains(call, program)
+        if scales and any(
             isinstance(node, ast.Attribute) and node.attr in BACKWARD
             for node in ast.walk(call.statement)
-        )
-        scales = call.method == "scale" and passes and _is_of_scaler(call, program)
-        if scales and trains(call, program):
+        ):
             yield call
 
 

@@ -36,7 +36,7 @@ def sorted_shares(program: Program) -> Iterator[tuple[Found, Found]]:
     for scope in program.scopes:
         if scope.outer is not None:
             continue
-        for node in scope.module.nodes.of(ast.Subscript):
+        for node in filter(_may_be_part, scope.module.nodes.of(ast.Subscript)):
             within = program.scope_of(node, scope.module)
             whole = _whole(node, within)
             sort = _sort(whole, within, program, MOST_STEPS) if whole is not None else None
@@ -44,15 +44,22 @@ def sorted_shares(program: Program) -> Iterator[tuple[Found, Found]]:
                 yield (node, within), sort
 
 
+def _may_be_part(node: ast.Subscript) -> bool:
+    """Whether it is a part in a row, or one of several parts; most are neither."""
+    made = node.value
+    if isinstance(node.slice, ast.Slice):
+        return None not in (node.slice.lower, node.slice.upper) and node.slice.step is None
+    return isinstance(made, ast.Call) and own_name(made.func) in PARTS
+
+
 def _whole(node: ast.Subscript, scope: Scope) -> ast.expr | None:
-    """What a rank takes its part in a row of; None: it is no such part."""
+    """What a rank takes its part in a row of; None: it takes the part of no rank."""
     part = node.slice
     if isinstance(part, ast.Slice):
-        low, high = part.lower, part.upper
-        in_a_row = part.step is None and low is not None and high is not None
-        return node.value if in_a_row and low is not None and _begins_by_rank(low, scope) else None
+        low = part.lower
+        return node.value if low is not None and _begins_by_rank(low, scope) else None
     made = node.value
-    if not isinstance(made, ast.Call) or own_name(made.func) not in PARTS or not _is_rank(part):
+    if not isinstance(made, ast.Call) or not _is_rank(part):
         return None
     if (
         isinstance(made.func, ast.Attribute)

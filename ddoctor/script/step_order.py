@@ -87,7 +87,9 @@ def never_zeroed(program: Program) -> Call | None:
     Only of torch's own optimizers, and where nothing else may zero gradients.
     """
     names = {call.method for call in program.calls} | {
-        part.attr for one in program.statements for part in _attributes(one.node)
+        node.attr
+        for module in {scope.module for scope in program.scopes}
+        for node in module.nodes.of(ast.Attribute)
     }
     if OTHERWISE & names or any(call.name.startswith("deepspeed.") for call in program.calls):
         return None
@@ -267,10 +269,6 @@ def _assigned(statement: ast.stmt) -> str:
 def _root(call: ast.Call) -> ast.AST:
     """The object whose method is called."""
     return call.func.value if isinstance(call.func, ast.Attribute) else call.func
-
-
-def _attributes(node: ast.AST) -> Iterator[ast.Attribute]:
-    return (part for part in ast.walk(node) if isinstance(part, ast.Attribute))
 
 
 def _line(call: Call) -> int:

@@ -39,12 +39,10 @@ class Teacher:
 
 def teachers(program: Program) -> Iterator[Teacher]:
     """Those that no optimizer has; nothing, if the script freezes parameters anywhere."""
-    names = {one for call in program.calls for one in lower(source(call.node.func))}
-    names |= {one for _, name in program.variables for one in lower(name)}
     optimizers = [call for call in program.calls if makes_optimizer(call)]
     trained = [(one, model) for one in optimizers for model in trained_names(one)]
     known = all(any(True for _ in trained_names(one)) for one in optimizers)
-    if names & FREEZES or not optimizers or not known:
+    if not optimizers or not known or _freezes(program):
         return
     modes = [(call, _model(call)) for call in program.calls if call.method in (EVALUATES, TRAINS)]
     for called in program.calls:
@@ -56,6 +54,12 @@ def teachers(program: Program) -> Iterator[Teacher]:
         of_it = [one for one, on in modes if on == name and _same(name, scope, one.scope)]
         if of_it and all(one.method == EVALUATES for one in of_it):
             yield Teacher(called, of_it[0])
+
+
+def _freezes(program: Program) -> bool:
+    named = (name for _, name in program.variables)
+    called = (source(call.node.func) for call in program.calls)
+    return any(FREEZES & lower(name) for name in (*named, *called))
 
 
 def _model(call: Call) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from ddoctor.evidence.source_text import below
 from ddoctor.script.arguments import LOADER, keywords
 from ddoctor.script.names import variable
 from ddoctor.script.program import Program
@@ -90,11 +91,8 @@ def unused_samplers(program: Program) -> Iterator[Call]:
 
 def _uses(function: ast.AST, name: str) -> Iterator[bool]:
     """For each line that reads the variable, whether it does more than to set its epoch."""
-    sets = {
-        node.value
-        for node in ast.walk(function)
-        if isinstance(node, ast.Attribute) and node.attr == SETS
-    }
-    for node in ast.walk(function):
+    every = below(function)
+    sets = {node.value for node in every if isinstance(node, ast.Attribute) and node.attr == SETS}
+    for node in every:
         if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load):
             yield node not in sets
