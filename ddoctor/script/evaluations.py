@@ -16,6 +16,7 @@ from ddoctor.script.training_loops import BACKWARD
 
 SWITCHES = ("set_grad_enabled", "functional_call")
 """Calls by which a script may switch gradients off, or compute them in another way."""
+FREEZES = "requires_grad_"
 USES = frozenset({*BACKWARD, "grad", "jacrev", "jacobian", "vjp", "jvp", "hessian"})
 """Functions that need the graph."""
 NO_NUMBERS = frozenset({*WITHOUT_GRAPH, "argmax", "argmin", "max", "topk", "sort", "eq"})
@@ -36,17 +37,28 @@ def evaluations_with_graphs(program: Program) -> Iterator[Evaluation]:
     if any(call.method in SWITCHES for call in program.calls):
         return
     for call in program.calls:
-        if call.method == "eval" and call.on and not call.node.args:
+        if call.method == "eval" and call.on and not call.node.args and not _freezes(call):
             yield from _of_model(call, program)
+
+
+def _freezes(still: Call) -> bool:
+    """Whether its statement also freezes the model: ``model.eval().requires_grad_(False)``."""
+    return isinstance(still.statement, ast.Expr | ast.Assign) and any(
+        own_name(node.func) == FREEZES
+        for node in ast.walk(still.statement)
+        if isinstance(node, ast.Call)
+    )
 
 
 def _of_model(still: Call, program: Program) -> Iterator[Evaluation]:
     """The first pass of the model after it, in the same function."""
     outside = {block.node for block in still.loops}
     for call in still.scope.calls:
+        if call.on == still.on and call.method == FREEZES:
+            return
         if call.node.lineno <= still.node.lineno:
             continue
-        if call.on == still.on and call.method in ("train", "requires_grad_"):
+        if call.on == still.on and call.method == "train":
             return
         if variable(call.node.func) == still.on:
             loops = [block.node for block in call.loops if block.node not in outside]

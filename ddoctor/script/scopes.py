@@ -16,7 +16,8 @@ from ddoctor.script.names import NOTHING, Marks, Names, variable
 from ddoctor.script.ranks import kind_of, lower, own_name
 
 RANK_TESTS: frozenset[Within] = frozenset({"one-rank", "other-ranks", "some-ranks"})
-LEAVES = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+LEAVES = (ast.Return, ast.Continue, ast.Break)
+"""What ends a body so that only others come to what follows. An error ends the run instead."""
 CHANGES = (ast.AugAssign, ast.For, ast.AsyncFor, ast.comprehension)
 """What gives a variable a value that no expression shows."""
 BINDS = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.withitem, *CHANGES)

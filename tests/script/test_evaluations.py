@@ -86,6 +86,8 @@ def test_that_keeps_the_graph_of_each_batch(script: Read, body: str, keeps: str)
         ),
         source("loss = model(x).sum(); loss.backward(); total += x.grad.norm().item()"),
         source("model.requires_grad_(False); out = model(x)"),
+        source().replace("model.eval()", "model.eval().requires_grad_(False).to(device)"),
+        source().replace("model.eval()", "model.requires_grad_(False); model.eval()"),
         source("model.train(); out = model(x)"),
         source("out = teacher(x)"),
     ],

@@ -92,7 +92,12 @@ GROUP = "group = dist.new_group([0, 1])"
 
 
 @pytest.mark.parametrize(
-    "made", [f"if dist.get_rank() in (0, 1):\n    {GROUP}", f"if rank == 0:\n    {GROUP}"]
+    "made",
+    [
+        f"if dist.get_rank() in (0, 1):\n    {GROUP}",
+        f"if rank == 0:\n    {GROUP}",
+        f"def join():\n    if rank > 1:\n        return None\n    {GROUP}\njoin()",
+    ],
 )
 def test_a_group_that_only_its_members_make(review: Review, made: str) -> None:
     finding = review(ddp(set_up=f"{SET_UP}rank = dist.get_rank()\n{made}"))[ALONE]
@@ -108,6 +113,8 @@ def test_a_group_that_only_its_members_make(review: Review, made: str) -> None:
         f"if args.groups:\n    {GROUP}",
         f"if dist.get_world_size() > 1:\n    {GROUP}",
         f"if args.local_rank != -1:\n    {GROUP}",
+        # An error ends the run.
+        f"if rank not in ranks:\n    raise ValueError(rank)\n{GROUP}",
         f"if args.world_size > 1 and dist.is_initialized():\n    {GROUP}",
         f"if rank < 2:\n    {GROUP}\nelse:\n    group = dist.new_group([2, 3])",
         f"if rank < 2:\n    {GROUP[:-1]}, use_local_synchronization=True)",
