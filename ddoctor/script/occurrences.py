@@ -68,6 +68,8 @@ HOLDS_BACK = (
     *("no_sync", "no_backward_sync", "require_backward_grad_sync"),
     "set_requires_gradient_sync",
 )
+OF_SYNC = frozenset({"ddp", "no", "maybe", "skip", "context", "ctx"})
+"""Words beside ``sync`` in the name of a function that does so, as ``ddp_sync(model, last)``."""
 OF_DEEPSPEED = frozenset(
     text
     for key in ("gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu")
@@ -163,6 +165,10 @@ def _trains_less(name: str) -> bool:
     return LESS.search(name) is not None and not BY_OPTIONS.fullmatch(name)
 
 
+def _holds_back(name: str) -> bool:
+    return name in HOLDS_BACK or ("sync" in lower(name) and bool(OF_SYNC & lower(name)))
+
+
 NAMED: Mapping[str, Callable[[str], bool]] = {
     "names_device": _names_a_device,
     "gives_local_rank": lambda word: GIVES_LOCAL_RANK.fullmatch(word) is not None,
@@ -176,7 +182,7 @@ NAMED: Mapping[str, Callable[[str], bool]] = {
     "names_pooler": POOLS.__contains__,
     "takes_hidden_states": "last_hidden_state".__eq__,
     "in_parts": IN_PARTS.__contains__,
-    "holds_back": HOLDS_BACK.__contains__,
+    "holds_back": _holds_back,
     "copies_ahead": AHEAD.__eq__,
     "accumulates": _names_accumulation,
     "names_deepspeed_keys": OF_DEEPSPEED.__contains__,

@@ -105,6 +105,10 @@ def test_gradients_are_reduced_in_every_micro_step(review: Review, style: type[s
             "with nullcontext() if last else model.no_sync():\n    loss.backward()",
         ),
         f"model.require_backward_grad_sync = last\n{ACCUMULATES}",
+        # By a function of a module that is not read.
+        ACCUMULATES.replace(
+            "loss.backward()", "with misc.ddp_sync(model, last):\n    loss.backward()"
+        ),
         # The generator, in one step of four.
         "loss_d.backward()\nopt_d.step()\n"
         "if number % 4 == 0:\n    loss_g.backward()\n    opt_g.step()",
