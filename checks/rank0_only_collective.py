@@ -191,13 +191,13 @@ def groups_of_some_ranks(script: Script) -> Iterator[Finding]:
     """Only some ranks make a process group, which all ranks must make, members or not."""
     made = script.of("torch.distributed.new_group", "torch.distributed.new_subgroups")
     for one in made:
-        alone = one.on_all_ranks or one.argument("use_local_synchronization") is not None
+        branch, alone = one.branch, one.argument("use_local_synchronization") is not None
         # Where others make one as well, each waits for the other's, or not.
-        if alone or any(other.on_all_ranks or other.branch != one.branch for other in made):
+        others = any(other.on_all_ranks or other.branch != branch for other in made)
+        if branch is None or alone or others:
             continue
-        if len([other for other in made if other.branch == one.branch]) > 1:
+        if len([other for other in made if other.branch == branch]) > 1:
             continue
-        branch = one.branch if one.branch is not None else one.at
         yield Finding(
             severity=Severity.ERROR,
             confidence=Confidence.LIKELY,

@@ -25,6 +25,8 @@ def kept(program: Program) -> Iterator[Statement]:
         if not loops or still or not (target or isinstance(statement.node, ast.Expr)):
             continue
         loop = loops[-1].node
+        if _is_over_models(loop):
+            continue
         losses = set(_passed_back(loop))
         if _is_handed_on(statement.node, losses | _parts(losses, loop), program):
             yield statement
@@ -32,6 +34,18 @@ def kept(program: Program) -> Iterator[Statement]:
         held = {name for name in losses & {*_with_graph(value)} if _is_plain(name, statement)}
         if held and target not in losses and not renewed(target, loop):
             yield statement
+
+
+def _is_over_models(loop: ast.AST) -> bool:
+    """Whether a loop goes through models or optimizers, and not through steps."""
+    target = getattr(loop, "target", None)
+    names = {variable(one) for one in ast.walk(target)} - {""} if target is not None else set()
+    called = (node.func for node in ast.walk(loop) if isinstance(node, ast.Call))
+    return any(
+        variable(one) in names
+        or (isinstance(one, ast.Attribute) and one.attr == "step" and variable(one.value) in names)
+        for one in called
+    )
 
 
 def _parts(losses: set[str], loop: ast.AST) -> set[str]:

@@ -69,6 +69,12 @@ def _splits(call: Call, program: Program, steps: int) -> Sequence[Call]:
 
 
 def _argument(call: Call) -> str:
+    in_order = any(
+        word.arg == "shuffle" and isinstance(word.value, ast.Constant) and not word.value.value
+        for word in call.node.keywords
+    )
+    if in_order:
+        return ""
     if call.name in SEED_OF:
         return SEED_OF[call.name]
     is_method = isinstance(call.node.func, ast.Attribute) and call.method == OF_DATASETS

@@ -40,6 +40,9 @@ def test_losses_keep_their_graph_under_accelerate(review: Review) -> None:
         f"{STEP}total += reduce(loss)",
         # Made in the step, or emptied in it.
         f"losses = []\n{STEP}losses.append(loss)",
+        # One loss of each of several classifiers, in each step.
+        "losses = []\nfor head, one in zip(heads, optimizers):\n    loss = head(batch).sum()\n"
+        "    loss.backward()\n    one.step()\n    one.zero_grad()\n    losses.append(loss)",
         f"{STEP}losses.append(loss)\nlosses.clear()",
         # The sum is what backward gets.
         "total = 0\nfor part in batch:\n    loss = model(part)\n    total += loss\n"

@@ -444,6 +444,7 @@ TWINS = {
         "duplicate-data-across-ranks",
         ddp(head=SKLEARN, loader=OF_SKLEARN.format("test_size=0.1")),
         ddp(head=SKLEARN, loader=f"seed_everything(7)\n{OF_SKLEARN.format('test_size=0.1')}"),
+        ddp(head=SKLEARN, loader=OF_SKLEARN.format("test_size=0.1, shuffle=False")),
     ),
     "a sampler by the number of the host": (
         "duplicate-data-across-ranks",
