@@ -16,8 +16,14 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ddoctor.analysis.data_overlap import by_name
+from ddoctor.analysis.script_source import WRAPPERS, shown, trains
+from ddoctor.evidence.launch import Launch
 from ddoctor.evidence.loading import Loader, Loading
+from ddoctor.evidence.script import Script
 from ddoctor.models import Confidence, Finding, Fix, Severity
+
+HASHES = "env.PYTHONHASHSEED"
+"""A variable that makes the order of texts in a set the same in all processes."""
 
 # Other numbers may be drawn for each item, say for augmentation.
 IDENTIFIES = re.compile(
@@ -60,6 +66,31 @@ def found(loading: Loading) -> Iterator[Finding]:
                     ),
                     caution="the order of a set of texts changes from process to process "
                     "(PYTHONHASHSEED)",
+                ),
+            ),
+        )
+
+
+def in_the_source(script: Script, launch: Launch | None) -> Iterator[Finding]:
+    """Texts are numbered in the order of a set, which each rank has in another way."""
+    several = launch is not None and (launch.ranks or 1) > 1
+    fixed = launch is not None and launch.get(HASHES) is not None
+    if script.unseen or fixed or not (script.of(*WRAPPERS) or (several and trains(script))):
+        return
+    for one in script.numbered_texts[:1]:
+        yield Finding(
+            title="Each rank numbers words or names in another order",
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=(
+                f"{shown(one)} numbers texts in the order of a set, which differs from process to "
+                "process: the same text has another number on each rank"
+            ),
+            fixes=(
+                Fix.python(
+                    summary="sort them before they get their numbers",
+                    paste="numbers = {text: n for n, text in enumerate(sorted(set(texts)))}",
+                    caution="numbers in saved checkpoints and files change, too",
                 ),
             ),
         )

@@ -1,28 +1,31 @@
-"""DataLoader workers or threads of the script take the CPUs that the training itself needs.
+"""DataLoader workers, threads or processes of the script take the CPUs that the training needs.
 
 The main thread of each rank needs a CPU at all times: to compute, or to launch the kernels of its
-GPU. Workers that decode expensive items, and threads that poll a queue, take part of it on a host
-with few CPUs. No batch comes late then, and yet each step takes longer.
+GPU. Workers that decode expensive items, and threads or processes that poll a queue, take part of
+it on a host with few CPUs. No batch comes late then, and yet each step takes longer.
 
 Symptoms: all phases of the step are longer; the load of the host is above its number of CPUs.
 
-To fix it, make the helpers' work cheaper, let waiting threads sleep, or ask for more CPUs.
+To fix it, make the helpers' work cheaper, let those that wait sleep, or ask for more CPUs.
 """
 
-# Above 150 lines: recorded and live runs, workers and threads.
+# Above 150 lines: recorded and live runs, workers, threads and processes.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
 
 from ddoctor.analysis import endings, interpreter_lock, live_cost, opened_again, polling
 from ddoctor.analysis.cpu_contention import TAKEN, held_up, median_wait, workers_busy
+from ddoctor.analysis.live_ranks import LiveRankState
 from ddoctor.analysis.live_state import LiveState
 from ddoctor.analysis.loader_workers import computed_once
 from ddoctor.analysis.stragglers import enough
 from ddoctor.evidence.frames import Frame
+from ddoctor.evidence.live import LiveWorker
 from ddoctor.evidence.loading import Loading
 from ddoctor.evidence.steps import Steps
 from ddoctor.evidence.threads import ScriptThread, ScriptThreads
@@ -36,23 +39,52 @@ EXPLAINS = ("communication-bound-step", "scaling-efficiency-low", "compute-bound
 MOST = 0.5
 
 
+@dataclass(frozen=True)
+class Helpers:
+    """Helpers of one kind, on all ranks."""
+
+    what: str
+    """Before the number of CPUs, in a sentence."""
+    cpus: Mapping[int, float]
+    """The CPUs that they use, by rank."""
+    line: Frame | None
+    """Where they are mostly; None: not known."""
+    dataset: str = ""
+    """Of workers: what they read; empty: they are none."""
+
+    def mean(self, ranks: Sequence[RankHost]) -> float:
+        """The CPUs that they use on one of these ranks."""
+        return sum(self.cpus.get(rank.rank, 0.0) for rank in ranks) / len(ranks)
+
+    @property
+    def fixes(self) -> Sequence[Fix]:
+        """What makes them cheaper without less work."""
+        if self.line is None:
+            return ()
+        kept_open = opened_again.kept_open(self.line) if self.dataset else ()
+        return [*kept_open, *polling.sleeping(self.line)]
+
+
 def while_training(
     steps: Steps, use: RankUse, loading: Loading | None, script_threads: ScriptThreads | None
 ) -> Iterator[Finding]:
     if not enough(steps):
         return
-    workers = workers_busy(loading, steps) if loading is not None else {}
-    threads = script_threads.threads if script_threads is not None else ()
     loaders = loading.loaders if loading is not None else ()
     made = next((one for one in loaders if one.num_workers and one.lines), None)
-    yield from _found(
-        use,
-        workers,
-        threads,
+    workers = Helpers(
+        "their DataLoader workers use",
+        workers_busy(loading, steps) if loading is not None else {},
         opened_again.among(made.lines) or made.lines[0].frame if made is not None else None,
-        made.dataset if made is not None else "",
-        live_cost.TOLD,
+        (made.dataset if made is not None else "") or "the dataset",
     )
+    processes = Helpers(
+        "another process of each uses",
+        {one.rank: one.helpers for one in use.hosts},
+        max(use.hosts, key=lambda one: one.helpers).helper if use.hosts else None,
+    )
+    threads = _threads(script_threads.threads if script_threads is not None else ())
+    yield from _found(use, (workers, processes, threads), live_cost.TOLD)
 
 
 def in_a_live_run(
@@ -60,49 +92,59 @@ def in_a_live_run(
 ) -> Iterator[Finding]:
     if not live.moves:
         return
-    workers = {
-        rank.rank: sum(worker.cpu_seconds for worker in rank.seen.workers) / rank.seconds
-        for rank in live.ranks
-        if rank.seconds
-    }
-    threads = [one for section in script_threads or () for one in section.threads]
-    stacks = [worker.stack for rank in live.ranks for worker in rank.seen.workers]
-    inner = [next((one for one in reversed(stack) if one.of_user), None) for stack in stacks]
-    lines = Counter(filter(None, inner))
-    opens = next(filter(opened_again.opens, lines), None)
-    made = opens or max(lines, key=lambda line: lines[line], default=None)
+    every = [(rank, one) for rank in live.ranks for one in rank.seen.workers]
+    workers = Helpers(
+        "their DataLoader workers use",
+        *_sampled([(rank, one) for rank, one in every if one.loads_data]),
+        "the dataset",
+    )
+    processes = Helpers(
+        "another process of each uses",
+        *_sampled([(rank, one) for rank, one in every if not one.loads_data]),
+    )
+    threads = _threads([one for section in script_threads or () for one in section.threads])
     # py-spy takes a part of the CPUs, too.
-    yield from _found(use, workers, threads, made, "", live_cost.SURE)
+    yield from _found(use, (workers, processes, threads), live_cost.SURE)
 
 
-def _found(
-    use: RankUse,
-    workers: Mapping[int, float],
-    threads: Sequence[ScriptThread],
-    made: Frame | None,
-    dataset: str,
-    least: float,
-) -> Iterator[Finding]:
-    """``workers``: CPUs that they use, by rank. ``made``: their line; ``least``: share of time."""
+def _sampled(
+    rows: Sequence[tuple[LiveRankState, LiveWorker]],
+) -> tuple[Mapping[int, float], Frame | None]:
+    """The CPUs that these processes use, by rank, and where they are mostly."""
+    cpus: dict[int, float] = {}
+    for rank, one in rows:
+        used = one.cpu_seconds / rank.seconds if rank.seconds else 0.0
+        cpus[rank.rank] = cpus.get(rank.rank, 0.0) + used
+    lines = Counter(one.line for _, one in rows if one.line is not None)
+    opens = next(filter(opened_again.opens, lines), None)
+    return cpus, opens or max(lines, key=lambda line: lines[line], default=None)
+
+
+def _threads(threads: Sequence[ScriptThread]) -> Helpers:
+    cpus, lines = defaultdict[int, float](float), defaultdict[Frame, float](float)
+    for rank in {one.rank for one in threads}:
+        for line, used in interpreter_lock.busy(threads, rank).items():
+            cpus[rank] += used
+            lines[line] += used
+    most = max(lines, key=lambda line: lines[line], default=None)
+    return Helpers("another thread of each uses", cpus, most)
+
+
+def _found(use: RankUse, helpers: Sequence[Helpers], least: float) -> Iterator[Finding]:
+    """``least``: share of the time for which they wait, from which on it is reported."""
     for host, ranks in use.by_host.items():
         waited = median_wait(ranks)
         if waited is None or waited < live_cost.TOLD or _otherwise_crowded(ranks):
             continue
-        of_workers = _mean(workers, ranks)
-        busiest, of_threads = _busiest(threads, ranks)
-        taken = of_workers + of_threads
+        taken = sum(one.mean(ranks) for one in helpers)
         others = max((rank.neighbours or 0.0 for rank in ranks), default=0.0)
         if taken < MOST * waited or others >= max(TAKEN, taken * len(ranks)):
             continue
-        if of_workers >= of_threads:
-            at = f", mostly{_at(made)}" if made is not None else ""
-            what = f"their DataLoader workers use {of_workers:.2g} CPUs a rank{at}"
-            fixes = [*opened_again.kept_open(made), _for_workers(dataset or "the dataset")]
-            avoidable = opened_again.opens(made)
-        else:
-            what = f"another thread of each uses {of_threads:.2g} CPUs{_at(busiest)}"
-            fixes = [*polling.sleeping(busiest)] if busiest is not None else []
-            avoidable = bool(fixes)
+        most = max(helpers, key=lambda one: one.mean(ranks))
+        at = f"{endings.at(most.line)}{endings.quoted(most.line)}"
+        if most.dataset:
+            at = f" a rank{f', mostly{at}' if at else ''}"
+        avoidable = most.fixes
         if waited < least and not avoidable:
             continue
         yield Finding(
@@ -110,7 +152,7 @@ def _found(
             severity=Severity.WARNING if avoidable else Severity.NOTE,
             confidence=Confidence.LIKELY,
             because=f"the main threads on {host} wait for a CPU for {waited:.0%} of the time, "
-            f"while {what}",
+            f"while {most.what} {most.mean(ranks):.2g} CPUs{at}",
             evidence=(
                 Observation(
                     name="waiting for a CPU",
@@ -122,7 +164,8 @@ def _found(
             where=Where(hosts=(host,)),
             cost=Cost(value=round(waited, 3), unit="share of step"),
             fixes=(
-                *fixes,
+                *avoidable,
+                *([_for_workers(most.dataset)] if most.dataset else []),
                 Fix(
                     summary="or ask for more CPUs: one for each rank, and those of its helpers",
                     paste=f"srun --ntasks-per-node={len(ranks)} "
@@ -135,25 +178,6 @@ def _found(
 def _otherwise_crowded(ranks: Sequence[RankHost]) -> bool:
     """Whether masks, or torch's own threads, keep the CPUs from them."""
     return any(map(interpreter_lock.crowded, ranks)) or any(held_up(ranks))
-
-
-def _mean(busy: Mapping[int, float], ranks: Sequence[RankHost]) -> float:
-    return sum(busy.get(rank.rank, 0.0) for rank in ranks) / len(ranks)
-
-
-def _busiest(
-    threads: Sequence[ScriptThread], ranks: Sequence[RankHost]
-) -> tuple[Frame | None, float]:
-    """The line of the busiest threads, and the mean CPUs that all of them use on a rank."""
-    used: dict[Frame, float] = {}
-    for rank in ranks:
-        for line, cpus in interpreter_lock.busy(threads, rank.rank).items():
-            used[line] = used.get(line, 0.0) + cpus / len(ranks)
-    return max(used, key=lambda line: used[line], default=None), sum(used.values())
-
-
-def _at(line: Frame | None) -> str:
-    return f"{endings.at(line)}{endings.quoted(line)}"
 
 
 def _for_workers(dataset: str) -> Fix:

@@ -30,8 +30,9 @@ WAITING: Mapping[str, int] = {"forward": 15, "backward-or-wait": 80, "optimizer"
 """The same, of a rank that waits for a later one; it sleeps most of that."""
 LINE = user(40, "loss.backward()", "train")
 FETCH = library("torch/utils/data/_utils/fetch.py", 54, "_MapDatasetFetcher.fetch")
-READING = (FETCH, user(12, "return decode(path)", "Items.__getitem__"))
-COLLATING = (FETCH, user(20, "return pad(items)", "collate"))
+LOOP = library("torch/utils/data/_utils/worker.py", 349, "_worker_loop")
+READING = (LOOP, FETCH, user(12, "return decode(path)", "Items.__getitem__"))
+COLLATING = (LOOP, FETCH, user(20, "return pad(items)", "collate"))
 """What a worker is met at."""
 
 

@@ -22,7 +22,7 @@ def sleeping(line: Frame) -> Iterator[Fix]:
     """Yield the fix for such a line, if it is one."""
     if POLLS.search(line.text):
         yield Fix.python(
-            summary="let the thread sleep until there is something to do, and not ask all the time",
+            summary="let it sleep until there is something to do, and not ask all the time",
             paste="item = inbox.get(timeout=1)  # not get_nowait(), or a short timeout, in a loop",
             caution=endings.place(line),
         )

@@ -7,6 +7,9 @@ from itertools import pairwise
 from ddoctor.evidence.frames import Block, Frame, Origin
 from ddoctor.evidence.section import AttachSection, Count, Known, Part
 
+WORKER = "torch/utils/data/_utils/worker.py"
+"""The loop of a DataLoader worker."""
+
 
 class Activity(Part, frozen=True, kw_only=True):
     """Samples of a main thread in one activity, at one user line, on one call path."""
@@ -51,7 +54,7 @@ class Turn(Part, frozen=True, kw_only=True):
 
 
 class LiveWorker(Part, frozen=True, kw_only=True):
-    """A DataLoader worker process of a rank, during the sampling."""
+    """A process that a rank started, such as a DataLoader worker, during the sampling."""
 
     pid: int
     state: str
@@ -67,11 +70,15 @@ class LiveWorker(Part, frozen=True, kw_only=True):
     def stuck(self) -> bool:
         """Whether it is blocked anywhere but in the wait for its next task."""
         idle = any(
-            frame.file.endswith("torch/utils/data/_utils/worker.py")
-            and after.file.endswith("multiprocessing/queues.py")
+            frame.file.endswith(WORKER) and after.file.endswith("multiprocessing/queues.py")
             for frame, after in pairwise(self.stack)
         )
         return self.still and not idle
+
+    @property
+    def loads_data(self) -> bool:
+        """Whether it is a DataLoader worker, or not known to be another process."""
+        return not self.stack or any(frame.file.endswith(WORKER) for frame in self.stack)
 
     @property
     def line(self) -> Frame | None:

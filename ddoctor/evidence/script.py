@@ -169,6 +169,8 @@ class Script(Section, frozen=True, kw_only=True):
     summed_gradients: SourceLine | None = None
     """Where gradients of the ranks are added up that no line divides by their number."""
     random_splits: tuple[SourceRandomSplit, ...] = ()
+    numbered_texts: tuple[SourceLine, ...] = ()
+    """Where texts get numbers in the order of a set."""
     past_wrapper: tuple[SourceLine, ...] = ()
     """Forward passes of the training that run the model inside DDP, and not DDP."""
     frozen_in_vain: tuple[SourceLine, ...] = ()

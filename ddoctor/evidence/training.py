@@ -301,6 +301,10 @@ class RankHost(Part, frozen=True, kw_only=True):
     quota: float | None = None
     """CPUs that the cgroup grants; None: unlimited."""
     workers: Count = 0
+    helpers: float = 0.0
+    """CPUs that its other child processes used, mean; those that use less than 0.2 do not count."""
+    helper: Frame | None = None
+    """The user's line at which the busiest of them was sampled once; None: not sampled."""
     worker_affinity: tuple[int, ...] = ()
     """Indices of the CPUs that its workers may use together; empty: no separate mask."""
     throttled_periods: int | None = None

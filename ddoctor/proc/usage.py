@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from statistics import median
@@ -37,6 +37,8 @@ Last, CPU seconds that other virtual machines took of the host."""
 Span = tuple[float, float]
 """Begin and end of a time."""
 MOST_KEPT = 400
+HELPS, HELPS_SECONDS = 0.2, 2.0
+"""CPUs from which on another child process of a rank is of interest, and how long it is seen."""
 
 
 def neighbours(uses: Sequence[tuple[float, float, float]], own: float = 0.0) -> float | None:
@@ -60,6 +62,8 @@ class HostUse:
         self._cpu = cgroup.controller("cpu")
         self._counters: list[Counters] = []
         self._workers = 0
+        self._helpers: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {}
+        """Time and CPU seconds of its other child processes, at first and at last."""
         self._affinity: tuple[int, ...] = ()
         self._worker_masks: Sequence[tuple[int, ...]] = ()
         self.workers_memory: list[tuple[float, float]] = []
@@ -76,6 +80,8 @@ class HostUse:
         counters = (perf_counter(), self._used(), busy, queued(self._pid), quota, stolen)
         if self._counters and not Path(f"/proc/{self._pid}").exists():
             return  # its counters ended with the process: keep the last reading
+        if not self._counters:
+            self._helpers.clear()  # what they did to start is no part of the judged time
         kept = self._counters[1 - MOST_KEPT :] if keep else self._counters[:1]
         self._counters = [*kept, counters]
 
@@ -90,6 +96,10 @@ class HostUse:
             -len(_union(self._worker_masks)),
         ):
             self._worker_masks = masks
+        for pid in workers:
+            if not _loads_data(pid):
+                now = (perf_counter(), cpu_seconds(pid))
+                self._helpers[pid] = (self._helpers.get(pid, (now, now))[0], now)
         self._workers = max(self._workers, len(workers))
         if len(self.workers_memory) >= MOST_SAMPLES:
             # Of a long run the last ones are of interest.
@@ -97,6 +107,16 @@ class HostUse:
         if workers:
             sizes = [size for pid in workers if (size := held(pid)) is not None]
             self.workers_memory.append((perf_counter(), sum(sizes)))
+
+    @property
+    def helpers(self) -> Mapping[int, float]:
+        """The CPUs that its child processes use which are no DataLoader workers, by PID."""
+        return {
+            pid: cpus
+            for pid, (first, last) in self._helpers.items()
+            if last[0] - first[0] >= HELPS_SECONDS
+            and (cpus := (last[1] - first[1]) / (last[0] - first[0])) >= HELPS
+        }
 
     def sample_children(self) -> None:
         """Read whether Python processes that the script started work instead of the script."""
@@ -134,6 +154,7 @@ class HostUse:
             host_cpus=os.cpu_count() or 1,
             quota=cgroup.quota(self._cpu).cpus,
             workers=self._workers,
+            helpers=round(sum(self.helpers.values()), 3),
             worker_affinity=own if own != self._affinity else (),
             periods=periods,
             throttled_periods=throttled,

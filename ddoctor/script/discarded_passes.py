@@ -15,8 +15,8 @@ from ddoctor.script.training_loops import BACKWARD
 
 ZEROES, STEPS = "zero_grad", "step"
 ENDS_GRAPHS = ("detach", "no_grad", "inference_mode")
-FREEZES = ("requires_grad_", "toggle_optimizer")
-"""Methods by which a script keeps gradients from a model."""
+FREEZES, TOGGLES = "requires_grad_", "toggle_optimizer"
+"""Methods by which a script keeps gradients from a model; the second is Lightning's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,9 +31,10 @@ class Pass:
 def discarded_passes(program: Program) -> Iterator[Pass]:
     """Those of which the source shows that the first model's gradients are zeroed.
 
-    Nothing, if the script freezes parameters at times.
+    Nothing, if the script freezes parameters at times, but those of a model that it names.
     """
-    methods = {call.method for call in program.calls}
+    frozen = {call.on.removesuffix(".module") for call in program.calls if call.method == FREEZES}
+    toggles = any(call.method == TOGGLES for call in program.calls)
     sets = any(
         isinstance(part, ast.Attribute) and part.attr == "requires_grad"
         for one in program.statements
@@ -41,12 +42,14 @@ def discarded_passes(program: Program) -> Iterator[Pass]:
         for part in one.node.targets
     )
     trained = _trained(program)
-    if methods & {*FREEZES} or sets or len(set(trained.values())) < 2:
+    if toggles or sets or frozen - trained.keys() or len(set(trained.values())) < 2:
         return
     for scope in program.scopes:
         for used in scope.calls:
             learner = trained.get(_model(used))
             for made in _made(used, scope, trained):
+                if _model(made) in frozen:
+                    continue
                 maker = trained[_model(made)]
                 back = _next(scope, used, BACKWARD)
                 taken = _next(scope, back, (STEPS,)) if back is not None else None

@@ -69,7 +69,7 @@ HOLDS_BACK = (
     "set_requires_gradient_sync",
 )
 OF_SYNC = frozenset({"ddp", "no", "maybe", "skip", "context", "ctx"})
-"""Words beside ``sync`` in the name of a function that does so, as ``ddp_sync(model, last)``."""
+"""Words besides ``sync`` in the name of a function that does so, as ``ddp_sync(model, last)``."""
 OF_DEEPSPEED = frozenset(
     text
     for key in ("gradient_accumulation_steps", "train_batch_size", "train_micro_batch_size_per_gpu")

@@ -89,6 +89,7 @@ from ddoctor.script.mixed_types import mixed_types
 from ddoctor.script.modules import Modules
 from ddoctor.script.names import source, variable
 from ddoctor.script.noise import same_noise
+from ddoctor.script.numbered_texts import numbered_texts
 from ddoctor.script.occurrences import first_lines, frameworks
 from ddoctor.script.outside_wrapper import outside_wrapper
 from ddoctor.script.own_averaging import own_averaging
@@ -457,6 +458,7 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
             )
             for one in random_splits(program)
         ),
+        numbered_texts=_first(of(one) for one in numbered_texts(program)),
         frozen_in_vain=_first(of(one) for one in frozen_in_vain(program)),
         fixed_padding=_first(of(one) for one in fixed_padding(program)),
         added_layers=_first(of(one) for one in added_layers(program)),

@@ -13,11 +13,13 @@ from time import perf_counter
 from typing import NamedTuple
 
 import psutil
+from msgspec.structs import replace
 
 from ddoctor import console
 from ddoctor.cluster.launcher_environment import LaunchedRank
 from ddoctor.collect.host import memory
 from ddoctor.evidence import redaction
+from ddoctor.evidence.frames import Frame
 from ddoctor.evidence.run_history import Stretch
 from ddoctor.evidence.threads import ScriptThread
 from ddoctor.evidence.training import RankEnding
@@ -102,6 +104,8 @@ class Child:
         self.interrupted_at: float | None = None
         """When a signal asked for the end."""
         self.stacks = Sampled()
+        self._helper: Sampled | None = None
+        """The busiest of its child processes that load no data."""
         self._busy = False
         self._stood: _Stood | None = None
         """Where it had stood for long when it was to end."""
@@ -268,6 +272,8 @@ class Child:
         if self.leaving:
             return  # a loader now runs in isolation, with other numbers of workers
         self.use.sample_workers()
+        if self._helper is None and (helpers := self.use.helpers):
+            self._helper = stacks.sampled(max(helpers, key=lambda pid: helpers[pid]))
         if not self.done:
             self.use.sample_children()
 
@@ -459,7 +465,10 @@ class Child:
             rows=rows,
             facts=self.written.facts,
             grown=self.written.grown,
-            use=self.use.summary(threads=0, asked=os.environ.get("OMP_NUM_THREADS", ""), span=span),
+            use=replace(
+                self.use.summary(threads=0, asked=os.environ.get("OMP_NUM_THREADS", ""), span=span),
+                helper=self._line(self._helper.main) if self._helper is not None else None,
+            ),
             cpu_seconds=used,
             busy_seconds=busy,
             watched_seconds=watched,
@@ -474,14 +483,18 @@ class Child:
 
     def _thread(self, stack: Stack) -> ScriptThread:
         placed = stacks.with_source(stack, self._began_at)
-        user = [frame for frame in placed.stack if frame.of_user]
         return ScriptThread(
             rank=self.launched.rank,
-            place=user[-1],
+            place=[frame for frame in placed.stack if frame.of_user][-1],
             within=placed.contexts,
             cpus=0.0,
             seconds=0.0,
         )
+
+    def _line(self, stack: Stack) -> Frame | None:
+        """The innermost line of the user's; None: there is none."""
+        placed = stacks.with_source(stack, self._began_at).stack
+        return next((frame for frame in reversed(placed) if frame.of_user), None)
 
 
 NewChild = Callable[[int, TurnOrder], Child]

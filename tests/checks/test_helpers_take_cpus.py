@@ -27,7 +27,19 @@ LINE = HotLine(
 )
 
 
-def use(waited: float | None, *, neighbours: float = 0.0, threads: int = 1) -> RankUse:
+POLLS = Frame(
+    file="log.py", line=12, function="write", text="row = rows.get_nowait()", of_user=True
+)
+
+
+def use(
+    waited: float | None,
+    *,
+    neighbours: float = 0.0,
+    threads: int = 1,
+    helpers: float = 0.0,
+    helper: Frame | None = None,
+) -> RankUse:
     hosts = (
         RankHost(
             rank=rank,
@@ -38,6 +50,8 @@ def use(waited: float | None, *, neighbours: float = 0.0, threads: int = 1) -> R
             host_cpus=2,
             waited=waited,
             neighbours=neighbours,
+            helpers=helpers,
+            helper=helper,
         )
         for rank in range(2)
     )
@@ -91,7 +105,7 @@ def test_a_thread_that_polls(findings: Findings, waited: float, line: str) -> No
     (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(waited), threads(0.2, line))
     assert finding.severity is Severity.WARNING
     assert "uses 0.2 CPUs at feed.py:33 in offer" in finding.because
-    assert "let the thread sleep" in finding.fixes[0].summary
+    assert "let it sleep" in finding.fixes[0].summary
 
 
 @pytest.mark.parametrize("line", ["rows = decode(blob)", "time.sleep(0.5)", "time.sleep(10)"])
@@ -148,3 +162,39 @@ def test_quiet_in_a_live_run(findings: Findings, hosts: RankUse, workers: int) -
 )
 def test_quiet(findings: Findings, hosts: RankUse, cpus: float) -> None:
     assert findings(CAUSE, steps(USUAL, USUAL), hosts, loading(cpus)) == ()
+
+
+def test_a_process_that_polls(findings: Findings) -> None:
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.5, helpers=0.48, helper=POLLS))
+    assert finding.severity is Severity.WARNING
+    assert (
+        "while another process of each uses 0.48 CPUs at log.py:12 in write "
+        "(`row = rows.get_nowait()`)"
+    ) in finding.because
+    assert "sleep until there is something to do" in finding.fixes[0].summary
+
+
+def test_a_process_that_works(findings: Findings) -> None:
+    works = replace(POLLS, text="frame = render(state)")
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.3, helpers=0.4, helper=works))
+    assert finding.severity is Severity.NOTE
+    assert "frame = render(state)" in finding.because
+    assert len(finding.fixes) == 1
+    (finding,) = findings(CAUSE, steps(USUAL, USUAL), use(0.3, helpers=0.4))
+    assert "another process of each uses 0.4 CPUs" in finding.because
+
+
+def test_a_process_that_polls_in_a_live_run(findings: Findings) -> None:
+    ranks = [moving(rank, workers=1) for rank in range(2)]
+    polling = [
+        replace(one, workers=tuple(replace(row, stack=(POLLS,)) for row in one.workers))
+        for one in ranks
+    ]
+    (finding,) = findings(CAUSE, look(*polling), use(0.15))
+    assert finding.severity is Severity.WARNING
+    assert "another process of each uses 0.4 CPUs at log.py:12" in finding.because
+
+
+def test_quiet_where_a_process_uses_little(findings: Findings) -> None:
+    assert findings(CAUSE, steps(USUAL, USUAL), use(0.5, helpers=0.2, helper=POLLS)) == ()
+    assert findings(CAUSE, steps(USUAL, USUAL), use(0.05, helpers=0.9, helper=POLLS)) == ()

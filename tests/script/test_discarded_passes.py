@@ -41,10 +41,17 @@ USUAL = {
     "taken": "self.opt_d.step()",
     "zero": "self.opt_g.zero_grad()",
 }
+FREEZES_ANY = "for p in params: p.requires_grad_(True)\n        self.opt_g.zero_grad()"
 
 
 @pytest.mark.parametrize(
-    "other", [{}, {"loss": "self.D(torch.cat([real, fake])).mean()"}], ids=["alone", "together"]
+    "other",
+    [
+        {},
+        {"loss": "self.D(torch.cat([real, fake])).mean()"},
+        {"zero": "self.D.requires_grad_(False)\n        self.opt_g.zero_grad()"},
+    ],
+    ids=["alone", "together", "with a critic that is frozen for the generator"],
 )
 def test_a_critic_that_learns_through_the_generator(script: Read, other: dict[str, str]) -> None:
     (one,) = script(GAN.format(**{**USUAL, **other})).discarded_passes
@@ -65,6 +72,7 @@ def test_a_critic_that_learns_through_the_generator(script: Read, other: dict[st
         {"zero": "pass"},
         # The generator is frozen at times.
         {"make": "self.G.requires_grad_(False)\n        fake = self.G(noise())"},
+        {"make": "freeze(self.G)\n        fake = self.G(noise())", "zero": FREEZES_ANY},
         {"loss": "self.teacher(fake).mean()"},
     ],
 )

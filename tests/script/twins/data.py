@@ -440,6 +440,46 @@ TWINS = {
         ddp(head=SKLEARN, loader=OF_SKLEARN.format("random_state=dist.get_rank()")),
         ddp(head=SKLEARN, loader=OF_SKLEARN.format("random_state=args.seed")),
     ),
+    "words that are numbered in the order of a set": (
+        "dataset-differs-across-ranks",
+        ddp(loader=f"words = read()\nids = {{w: i for i, w in enumerate(set(words))}}\n{LOADER}"),
+        ddp(loader=f"ids = {{w: i for i, w in enumerate(sorted(set(words)))}}\n{LOADER}"),
+        ddp(loader=f"ids = {{w: i for i, w in enumerate(dict.fromkeys(words))}}\n{LOADER}"),
+        # Numbers have the same order everywhere, and nothing keeps these.
+        ddp(loader=f"ids = {{y: i for i, y in enumerate(set(targets))}}\n{LOADER}"),
+        ddp(loader=f"for i, w in enumerate(set(words)):\n    print(i, w)\n{LOADER}"),
+        ddp(
+            loader="ids = [{w: i for i, w in enumerate(set(words))}]\n"
+            f"dist.broadcast_object_list(ids)\n{LOADER}"
+        ),
+    ),
+    "classes by their place in a list of a set": (
+        "dataset-differs-across-ranks",
+        ddp(
+            loader="names = list({path.parent.name for path in files})\n"
+            f"labels = [names.index(path.parent.name) for path in files]\n{LOADER}"
+        ),
+        ddp(
+            loader="names = sorted({path.parent.name for path in files})\n"
+            f"labels = [names.index(path.parent.name) for path in files]\n{LOADER}"
+        ),
+        ddp(loader=f"counts = list({{3, 5}})\nat = [counts.index(n) for n in sizes]\n{LOADER}"),
+    ),
+    "a vocabulary in a loop over a set": (
+        "dataset-differs-across-ranks",
+        ddp(
+            loader="seen = set(text.split())\nids = {}\n"
+            f"for i, one in enumerate(seen):\n    ids[one] = i\n{LOADER}"
+        ),
+        ddp(
+            loader="seen = sorted(set(text.split()))\nids = {}\n"
+            f"for i, one in enumerate(seen):\n    ids[one] = i\n{LOADER}"
+        ),
+        ddp(
+            loader="seen = set(text.split())\nids = {}\n"
+            f"for i, one in enumerate(sorted(seen)):\n    ids[one] = i\n{LOADER}"
+        ),
+    ),
     "a split by scikit-learn without a seed": (
         "duplicate-data-across-ranks",
         ddp(head=SKLEARN, loader=OF_SKLEARN.format("test_size=0.1")),
