@@ -144,8 +144,8 @@ def test_quiet_where_it_may_wait_for_others(
 @pytest.mark.parametrize(
     ("text", "first"),
     [
-        ("rows.append(self.inbox.get(block=False))", "let the thread sleep"),
-        ("item = inbox.get_nowait()", "let the thread sleep"),
+        ("rows.append(self.inbox.get(block=False))", "let it sleep"),
+        ("item = inbox.get_nowait()", "let it sleep"),
         ("item = inbox.get()", "do its work in a process"),
     ],
 )
