@@ -54,8 +54,7 @@ def holder(
         Holder(one, thread.place)
         for thread in threads
         for one in thread.within
-        # To wait for a condition gives its lock back.
-        if _same(wanted, one) and ".wait" not in thread.place.text
+        if _same(wanted, one) and not _gives_back(thread.place, one)
     ]
     return next(iter((*own, *of_others)), None)
 
@@ -67,6 +66,11 @@ def _same(wanted: Frame, taken: Frame) -> bool:
     shared = _locks(wanted) & _locks(taken)
     classes = {one.function.rpartition(".")[0] for one in (wanted, taken)} - {""}
     return any(not name.startswith("self.") or len(classes) < 2 for name in shared)
+
+
+def _gives_back(place: Frame, taken: Frame) -> bool:
+    """Whether a thread waits for the condition whose lock it has taken."""
+    return any(f"{name}.wait" in place.text for name in _locks(taken))
 
 
 def _locks(frame: Frame) -> set[str]:

@@ -63,7 +63,7 @@ class HostUse:
         self._counters: list[Counters] = []
         self._workers = 0
         self._helpers: dict[int, tuple[tuple[float, float], tuple[float, float]]] = {}
-        """Time and CPU seconds of its other child processes, at first and at last."""
+        """Time and CPU seconds of its other child processes that live, at first and at last."""
         self._affinity: tuple[int, ...] = ()
         self._worker_masks: Sequence[tuple[int, ...]] = ()
         self.workers_memory: list[tuple[float, float]] = []
@@ -96,10 +96,13 @@ class HostUse:
             -len(_union(self._worker_masks)),
         ):
             self._worker_masks = masks
-        for pid in workers:
-            if not _loads_data(pid):
-                now = (perf_counter(), cpu_seconds(pid))
-                self._helpers[pid] = (self._helpers.get(pid, (now, now))[0], now)
+        if workers:  # else they may have ended with the rank
+            self._helpers = {
+                pid: (self._helpers.get(pid, (now, now))[0], now)
+                for pid in workers
+                if not _loads_data(pid)
+                for now in [(perf_counter(), cpu_seconds(pid))]
+            }
         self._workers = max(self._workers, len(workers))
         if len(self.workers_memory) >= MOST_SAMPLES:
             # Of a long run the last ones are of interest.

@@ -104,8 +104,8 @@ class Child:
         self.interrupted_at: float | None = None
         """When a signal asked for the end."""
         self.stacks = Sampled()
-        self._helper: Sampled | None = None
-        """The busiest of its child processes that load no data."""
+        self._helper: Stack | None = None
+        """Of the busiest of its child processes that load no data."""
         self._busy = False
         self._stood: _Stood | None = None
         """Where it had stood for long when it was to end."""
@@ -273,7 +273,7 @@ class Child:
             return  # a loader now runs in isolation, with other numbers of workers
         self.use.sample_workers()
         if self._helper is None and (helpers := self.use.helpers):
-            self._helper = stacks.sampled(max(helpers, key=lambda pid: helpers[pid]))
+            self._helper = stacks.sampled(max(helpers, key=lambda pid: helpers[pid])).main
         if not self.done:
             self.use.sample_children()
 
@@ -467,7 +467,7 @@ class Child:
             grown=self.written.grown,
             use=replace(
                 self.use.summary(threads=0, asked=os.environ.get("OMP_NUM_THREADS", ""), span=span),
-                helper=self._line(self._helper.main) if self._helper is not None else None,
+                helper=redaction.redact(self._line(self._helper)) if self._helper else None,
             ),
             cpu_seconds=used,
             busy_seconds=busy,

@@ -424,6 +424,11 @@ def test_a_lock_that_a_thread_holds_while_it_works(findings: Findings) -> None:
     assert "RLock" not in found.fixes[0].summary
 
 
+def test_a_lock_that_a_thread_holds_while_it_waits_for_something_else(findings: Findings) -> None:
+    found = stuck_for_a_lock(findings, WANTS, user(41, "self.full.wait()", "Buffer.add"), ADDS)
+    assert "and is at train.py:41 in Buffer.add (`self.full.wait()`)" in found.because
+
+
 def test_a_lock_that_the_main_thread_has_taken_itself(findings: Findings) -> None:
     rank = msgspec.structs.replace(standing(1, "rest", WRITES, WANTS), within=(ADDS,))
     (finding,) = findings(CAUSE, look(in_reduction(0), rank))
