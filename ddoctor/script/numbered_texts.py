@@ -38,13 +38,16 @@ def numbered_texts(program: Program) -> Iterator[Call]:
     """The calls of ``enumerate`` and ``index`` whose numbers stand for texts."""
     if any(call.method in SHARES for call in program.calls):
         return
+    in_order = {call.on for call in program.calls if call.method == "sort"}
     for call in program.calls:
         numbers = call.method == "enumerate" and _keeps(call)
         if call.method == "index" and call.receiver is not None:
             ordered: ast.expr | None = call.receiver
         else:
             ordered = call.node.args[0] if numbers and call.node.args else None
-        made = _set(ordered, call.scope, program, MOST_STEPS) if ordered is not None else None
+        if ordered is None or variable(ordered) in in_order - {""}:
+            continue
+        made = _set(ordered, call.scope, program, MOST_STEPS)
         if made is not None and _of_texts(call, made):
             yield call
 

@@ -445,6 +445,10 @@ TWINS = {
         ddp(loader=f"words = read()\nids = {{w: i for i, w in enumerate(set(words))}}\n{LOADER}"),
         ddp(loader=f"ids = {{w: i for i, w in enumerate(sorted(set(words)))}}\n{LOADER}"),
         ddp(loader=f"ids = {{w: i for i, w in enumerate(dict.fromkeys(words))}}\n{LOADER}"),
+        ddp(
+            loader="chars = list(set(text))\nchars.sort()\n"
+            f"ids = {{c: i for i, c in enumerate(chars)}}\n{LOADER}"
+        ),
         # Numbers have the same order everywhere, and nothing keeps these.
         ddp(loader=f"ids = {{y: i for i, y in enumerate(set(targets))}}\n{LOADER}"),
         ddp(loader=f"for i, w in enumerate(set(words)):\n    print(i, w)\n{LOADER}"),
