@@ -35,21 +35,37 @@ OF_TEXTS = frozenset({"split", "strip", "lower", "upper", "stem", "listdir", "gl
 
 
 def numbered_texts(program: Program) -> Iterator[Call]:
-    """The calls of ``enumerate`` and ``index`` whose numbers stand for texts."""
+    """The calls of ``enumerate``, ``index`` and ``len`` whose numbers stand for texts."""
     if any(call.method in SHARES for call in program.calls):
         return
     in_order = {call.on for call in program.calls if call.method == "sort"}
     for call in program.calls:
-        numbers = call.method == "enumerate" and _keeps(call)
-        if call.method == "index" and call.receiver is not None:
-            ordered: ast.expr | None = call.receiver
-        else:
-            ordered = call.node.args[0] if numbers and call.node.args else None
+        ordered = _numbered(call)
         if ordered is None or variable(ordered) in in_order - {""}:
             continue
         made = _set(ordered, call.scope, program, MOST_STEPS)
         if made is not None and _of_texts(call, made):
             yield call
+
+
+def _numbered(call: Call) -> ast.expr | None:
+    """What gets the numbers, in its own order; None: nothing."""
+    if call.method == "index":
+        return call.receiver
+    if call.method == "len" and call.loops:
+        return _grown(call.loops[-1].node, call)
+    return call.node.args[0] if call.method == "enumerate" and _keeps(call) else None
+
+
+def _grown(loop: ast.AST, length: Call) -> ast.expr | None:
+    """What a loop goes through with ``numbers[text] = len(numbers)``; None: it does not."""
+    node = length.statement
+    place = node.targets[0] if isinstance(node, ast.Assign) else None
+    if not isinstance(loop, ast.For) or not isinstance(place, ast.Subscript):
+        return None
+    counts = [variable(one) for one in length.node.args] == [variable(place.value)]
+    by_item = variable(place.slice) == variable(loop.target) != ""
+    return loop.iter if counts and by_item else None
 
 
 def _set(node: ast.expr, scope: Scope, program: Program, steps: int) -> ast.expr | None:

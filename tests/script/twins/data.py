@@ -469,6 +469,21 @@ TWINS = {
         ),
         ddp(loader=f"counts = list({{3, 5}})\nat = [counts.index(n) for n in sizes]\n{LOADER}"),
     ),
+    "a vocabulary that grows in a loop over a set": (
+        "dataset-differs-across-ranks",
+        ddp(
+            loader="ids = {'<pad>': 0}\nfor word in set(words):\n    ids[word] = len(ids)\n"
+            f"{LOADER}"
+        ),
+        ddp(
+            loader="ids = {'<pad>': 0}\nfor word in sorted(set(words)):\n"
+            f"    ids[word] = len(ids)\n{LOADER}"
+        ),
+        ddp(
+            loader="lengths = {}\nfor word in set(words):\n    lengths[word] = len(word)\n"
+            f"{LOADER}"
+        ),
+    ),
     "a vocabulary in a loop over a set": (
         "dataset-differs-across-ranks",
         ddp(
