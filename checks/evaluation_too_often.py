@@ -2,7 +2,8 @@
 
 An evaluation of the whole validation data is worth its time once in some hundred steps. Each few
 steps, all ranks spend more time on it than on learning, and the curve that it draws is no smoother.
-Some methods do compute without gradients in each step, and need it. So the finding is a note.
+Some methods do compute without gradients in each step, and need it: only what is named an
+evaluation is reported there. The finding is a note.
 
 Symptoms: the mean step is much longer than the median one; all GPUs are busy.
 
@@ -11,6 +12,7 @@ To fix it, evaluate less often, or on a part of the validation data.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from statistics import median
 
@@ -24,6 +26,8 @@ from ddoctor.models import Confidence, Cost, Finding, Fix, Severity
 FEWEST = 2
 """Evaluations that show how often they come."""
 GENERATES = ".generate("
+EVALUATES = re.compile(r"eval|valid|test|generate", re.IGNORECASE)
+"""A word for what a step may do without. Others, such as targets and actions, it needs."""
 
 
 def found(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
@@ -34,7 +38,10 @@ def found(steps: Steps, lines: Lines | None) -> Iterator[Finding]:
     if share < live_cost.SURE or len(visits) < FEWEST:
         return
     every = len(rank.seconds) / len(visits)
-    how_often = "in each step" if every < 1.5 else f"about every {every:.0f} steps"
+    each = every < 1.5
+    if each and not any(map(EVALUATES.search, _words(lines, rank.place.rank))):
+        return
+    how_often = "in each step" if each else f"about every {every:.0f} steps"
     line = _begun(lines, rank.place.rank)
     yield Finding(
         severity=Severity.NOTE,
@@ -65,6 +72,12 @@ def _caching(lines: Lines | None, rank: int) -> Iterator[Fix]:
             paste="model.generate(**batch, use_cache=True)",
             caution="check model.config.use_cache: training with checkpointing sets it to False",
         )
+
+
+def _words(lines: Lines | None, rank: int) -> Iterator[str]:
+    for row in lines.of(rank, EVALUATION) if lines is not None else ():
+        for frame in (*row.calls, row.frame):
+            yield f"{frame.function} {frame.text}"
 
 
 def _visits(rank: RankSteps) -> list[float]:

@@ -110,6 +110,24 @@ def of_a_teacher(script: Script, wrapping: Wrapping | None) -> Iterator[Finding]
         )
 
 
+def of_a_moving_average(script: Script) -> Iterator[Finding]:
+    """A model that follows the trained one, as in BYOL, and learns nothing itself."""
+    for one in script.moving_targets[:1]:
+        yield Finding(
+            severity=Severity.WARNING,
+            confidence=Confidence.LIKELY,
+            because=f"{shown(one.at)} calls a model with gradients, whose parameters "
+            f"{shown(one.averaged)} takes from the trained one: each backward pass computes "
+            "them for it as well, and nothing uses them",
+            fixes=(
+                Fix.python(
+                    summary="compute its result without gradients",
+                    paste="with torch.no_grad():\n    target = momentum_model(views)",
+                ),
+            ),
+        )
+
+
 def _detached(name: str, gain: str = "") -> Fix:
     return Fix.python(
         summary=f"detach what comes from {name} where another model learns from it",

@@ -45,6 +45,7 @@ from ddoctor.evidence.source_facts import (
     SourceSortedShare,
     SourceStale,
     SourceSwitch,
+    SourceTarget,
     SourceTeacher,
     SourceTokenMean,
     SourceTurns,
@@ -111,6 +112,7 @@ class Script(Section, frozen=True, kw_only=True):
     """Where no line makes an optimizer, or gives it parameters, afterwards."""
     discarded_passes: tuple[SourceDiscarded, ...] = ()
     teachers: tuple[SourceTeacher, ...] = ()
+    moving_targets: tuple[SourceTarget, ...] = ()
     other_units: tuple[SourceOtherUnit, ...] = ()
     scaled_gradients: tuple[SourceScaled, ...] = ()
     clipped_too_late: tuple[SourceLine, ...] = ()

@@ -425,6 +425,15 @@ class SourceReplaced(Part, frozen=True, kw_only=True):
     optimizer: SourceLine
 
 
+class SourceTarget(Part, frozen=True, kw_only=True):
+    """A moving average of a model that a training step calls with gradients."""
+
+    at: SourceLine
+    """Where it is called."""
+    averaged: SourceLine
+    """Where its parameters take those of the trained model."""
+
+
 class SourceTeacher(Part, frozen=True, kw_only=True):
     """A model that no optimizer has, and through which a backward pass goes all the same."""
 

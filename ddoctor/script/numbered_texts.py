@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from ddoctor.evidence.source_text import below
@@ -30,6 +31,7 @@ TEXTS = frozenset(
     }
 )
 """Words of variables that hold texts. Small numbers have the same order in each process."""
+DIGITS = re.compile(r"\d+")
 OF_TEXTS = frozenset({"split", "strip", "lower", "upper", "stem", "listdir", "glob", "decode"})
 """Attributes and functions that give texts."""
 
@@ -74,6 +76,14 @@ def _set(node: ast.expr, scope: Scope, program: Program, steps: int) -> ast.expr
         return node
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr | ast.BitAnd | ast.Sub):
         return _set(node.left, scope, program, steps)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        # Such as ["<unk>"] + list(kept).
+        parts = (_set(one, scope, program, steps) for one in (node.left, node.right))
+        return next(filter(None, parts), None)
+    if isinstance(node, ast.List | ast.Tuple):
+        spread = (one.value for one in node.elts if isinstance(one, ast.Starred))
+        found = (_set(one, scope, program, steps) for one in spread)
+        return next(filter(None, found), None)
     if isinstance(node, ast.Call):
         name = own_name(node.func)
         if name in MADE and isinstance(node.func, ast.Name):
@@ -84,8 +94,8 @@ def _set(node: ast.expr, scope: Scope, program: Program, steps: int) -> ast.expr
         kept = node.args[:1] if name in SAME_ORDER else []
         return next((_set(one, scope, program, steps) for one in kept), None)
     if variable(node) and steps:
-        found = [_set(one, by, program, steps - 1) for one, by in program.values(node, scope)]
-        return found[0] if found and None not in found else None
+        values = [_set(one, by, program, steps - 1) for one, by in program.values(node, scope)]
+        return values[0] if values and None not in values else None
     return None
 
 
@@ -115,6 +125,7 @@ def _of_texts(call: Call, made: ast.expr) -> bool:
     nodes = [*below(made), *below(call.node)]
     if isinstance(call.statement, ast.Assign):
         nodes += call.statement.targets
-    names = {variable(one) or own_name(one) for one in nodes}
+    # As of word2idx.
+    names = {DIGITS.sub("_", variable(one) or own_name(one)) for one in nodes}
     written = any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in nodes)
     return written or any((TEXTS | OF_TEXTS) & lower(name) for name in names)

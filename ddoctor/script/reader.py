@@ -48,6 +48,7 @@ from ddoctor.evidence.source_facts import (
     SourceSortedShare,
     SourceStale,
     SourceSwitch,
+    SourceTarget,
     SourceTeacher,
     SourceTest,
     SourceTokenMean,
@@ -87,6 +88,7 @@ from ddoctor.script.losses import kept
 from ddoctor.script.mixed_layers import mixed_layers
 from ddoctor.script.mixed_types import mixed_types
 from ddoctor.script.modules import Modules
+from ddoctor.script.moving_targets import moving_targets
 from ddoctor.script.names import source, variable
 from ddoctor.script.noise import same_noise
 from ddoctor.script.numbered_texts import numbered_texts
@@ -287,6 +289,10 @@ def read(script: Path, folders: Sequence[Path]) -> Script:
         ),
         discarded_passes=_first(
             SourceDiscarded(made=of(one.made), at=of(one.used)) for one in discarded_passes(program)
+        ),
+        moving_targets=_first(
+            SourceTarget(at=of(one.called), averaged=of(one.averaged))
+            for one in moving_targets(program)
         ),
         teachers=_first(
             SourceTeacher(at=of(one.called), mode=of(one.evaluated)) for one in teachers(program)

@@ -42,7 +42,7 @@ def teachers(program: Program) -> Iterator[Teacher]:
     optimizers = [call for call in program.calls if makes_optimizer(call)]
     trained = [(one, model) for one in optimizers for model in trained_names(one)]
     known = all(any(True for _ in trained_names(one)) for one in optimizers)
-    if not optimizers or not known or _freezes(program):
+    if not optimizers or not known or freezes(program):
         return
     modes = [(call, _model(call)) for call in program.calls if call.method in (EVALUATES, TRAINS)]
     for called in program.calls:
@@ -56,7 +56,8 @@ def teachers(program: Program) -> Iterator[Teacher]:
             yield Teacher(called, of_it[0])
 
 
-def _freezes(program: Program) -> bool:
+def freezes(program: Program) -> bool:
+    """Whether a word of the script says that it keeps gradients from parameters."""
     named = (name for _, name in program.variables)
     called = (source(call.node.func) for call in program.calls)
     return any(FREEZES & lower(name) for name in (*named, *called))
@@ -106,7 +107,7 @@ def _learns_from(called: Call, program: Program) -> bool:
     step = called.scope.name.rpartition(".")[2] in STEPS
     if not (step or any(block.node in program.training for block in around)):
         return False
-    if any(block.kind == "no-grad" for block in around) or _without_graph(called, program):
+    if any(block.kind == "no-grad" for block in around) or without_graph(called, program):
         return False
     target = called.statement.targets[0] if isinstance(called.statement, ast.Assign) else None
     result = variable(target) if target is not None else ""
@@ -121,7 +122,7 @@ def _learns_from(called: Call, program: Program) -> bool:
     )
 
 
-def _without_graph(called: Call, program: Program) -> bool:
+def without_graph(called: Call, program: Program) -> bool:
     """Whether a decorator of its function, or the call itself, ends the graph."""
     functions = [called.scope]
     while (caller := program.caller(functions[-1])) is not None and len(functions) < MOST_CALLS:

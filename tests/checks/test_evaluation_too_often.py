@@ -58,8 +58,16 @@ def test_text_that_is_generated_needs_the_cache(findings: Findings) -> None:
 
 
 def test_in_each_step(findings: Findings) -> None:
-    (finding,) = findings(CAUSE, of_ranks(evaluates(0.1, 1), evaluates(0.1, 1)))
+    seen = of_ranks(evaluates(0.1, 1), evaluates(0.1, 1))
+    (finding,) = findings(CAUSE, seen, sampled((LOOP, WITHIN)))
     assert "evaluate in each step" in finding.because
+
+
+def test_quiet_about_targets_and_actions_in_each_step(findings: Findings) -> None:
+    seen = of_ranks(evaluates(0.1, 1), evaluates(0.1, 1))
+    acts = Frame(file=FILE, line=20, function="collect", text="action = policy(state).argmax()")
+    assert findings(CAUSE, seen, sampled((replace(LOOP, text="collect(policy)"), acts))) == ()
+    assert findings(CAUSE, seen) == ()
 
 
 @pytest.mark.parametrize(

@@ -469,6 +469,23 @@ TWINS = {
         ),
         ddp(loader=f"counts = list({{3, 5}})\nat = [counts.index(n) for n in sizes]\n{LOADER}"),
     ),
+    "a vocabulary of an object, behind its special words": (
+        "dataset-differs-across-ranks",
+        *(
+            ddp(
+                head="class Dictionary:\n    def __init__(self, rows):\n"
+                "        kept = {one for one, n in Counter(rows).items() if n > 3}\n"
+                f"        self.idx2word = {known}\n"
+                "        self.word2idx = {one: i for i, one in enumerate(self.idx2word)}\n",
+                loader=f"known = Dictionary(rows)\n{LOADER}",
+            )
+            for known in (
+                "['<unk>'] + list(kept)",
+                "['<unk>'] + sorted(kept)",
+                "['<unk>', *sorted(kept)]",
+            )
+        ),
+    ),
     "a vocabulary that grows in a loop over a set": (
         "dataset-differs-across-ranks",
         ddp(
